@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""The `rusty` command: a table from words to functions, and nothing else.
+
+Each function takes one frozen dataclass and returns what it made (a Path, a text, or None). The
+dataclass is the command's options, its docstrings are the help, and the module is imported when its
+words are typed, so `rusty --help` answers before torch would have loaded.
+`--config FILE` (TOML or JSON, also a run's own config.json) gives defaults; the command line wins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from rusty_r2 import __version__
+from rusty_r2.config import known_only, read
+from rusty_r2.errors import ConfigError, RustyError
+
+COMMANDS = {
+    "doctor": ("rusty_r2.doctor:doctor", "what this machine can do, and what is missing"),
+    "gym list": ("rusty_r2.gym.catalog:show", "the tasks and families of the gym"),
+    "gym check": ("rusty_r2.gym.catalog:check", "prove that every task can be solved, and not by cheating"),
+    "gym play": ("rusty_r2.gym.catalog:play", "play one task by hand or by its gold solution"),
+    "lm tokenizer": ("rusty_r2.lm.tokenizer:build", "train the 24,000-word tokenizer from text and code"),
+    "lm generate": ("rusty_r2.lm.generate:generate", "write text with a checkpoint"),
+    "lm bench": ("rusty_r2.lm.bench:bench", "memory and tokens per second of every weight format"),
+    "data corpus": ("rusty_r2.data.corpus:build", "turn text into token shards"),
+    "data download": ("rusty_r2.data.download:download", "fetch datasets by name, licences checked"),
+    "data episodes": ("rusty_r2.data.episodes:build", "make supervised episodes in the protocol"),
+    "train supervised": ("rusty_r2.train.supervised:train", "train TinyRWKVLM on shards or episodes"),
+    "train ppo": ("rusty_r2.train.ppo:train", "agentic fine-tuning in the gym"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    if words in ([], ["--help"], ["-h"]):
+        print(usage(COMMANDS))
+        return 0
+    if words == ["--version"]:
+        print(f"rusty {__version__}")
+        return 0
+    name = next((n for n in (" ".join(words[:2]), " ".join(words[:1])) if n in COMMANDS), None)
+    if name is None:
+        room = {n: made for n, made in COMMANDS.items() if n.split()[0] == words[0]}
+        asked_help = bool(room) and words[1:] in ([], ["--help"], ["-h"])
+        problem = "" if asked_help else f"rusty: there is no command {' '.join(words[:2])!a}\n\n"
+        print(problem + usage(room or COMMANDS), file=sys.stdout if asked_help else sys.stderr)
+        return 0 if asked_help else 2
+    return _carry_out(name, words[len(name.split()) :])
+
+
+def usage(commands: dict[str, tuple[str, str]]) -> str:
+    width = max(len(name) for name in commands)
+    lines = (f"  rusty {name:<{width}}  {about}" for name, (_, about) in commands.items())
+    return "usage: rusty COMMAND [options]      (rusty COMMAND --help explains the options)\n\n" + "\n".join(
+        lines
+    )
+
+
+def options_of(name: str) -> tuple[Any, type[Any]]:
+    """The function behind a command, and the dataclass of its options."""
+    module, _, function = COMMANDS[name][0].partition(":")
+    command = getattr(importlib.import_module(module), function)
+    (config,) = (hint for key, hint in get_type_hints(command).items() if key != "return")
+    return command, config
+
+
+def _carry_out(name: str, options: list[str]) -> int:
+    try:
+        command, config = options_of(name)
+        made = command(_parse(name, config, options))
+    except RustyError as error:
+        print(f"rusty {name}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 0
+    except OSError as error:  # a full or read-only disk, a folder that may not be read
+        print(f"rusty {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\nrusty {name}: stopped", file=sys.stderr)
+        return 130
+    if made is not None:
+        print(made)
+    return 0
+
+
+def _parse(name: str, config: type[Any], options: list[str]) -> Any:
+    import tyro
+
+    return tyro.cli(config, args=_with_file(config, options), prog=f"rusty {name}")
+
+
+def _with_file(config: type[Any], options: list[str]) -> list[str]:
+    """`options` with those of `--config FILE` put before them, where the command line says nothing else."""
+    if "--config" not in options or any(field.name == "config" for field in fields(config)):
+        return options
+    at = options.index("--config")
+    if at + 1 == len(options):
+        raise ConfigError("--config needs a file. Type: --config runs/NAME/config.json")
+    rest = options[:at] + options[at + 2 :]
+    typed = {
+        word.partition("=")[0].lstrip("-").replace("-", "_").removeprefix("no_")
+        for word in rest
+        if word[:2] == "--"
+    }
+    path = Path(options[at + 1])
+    given = known_only(read(path), config, source=str(path))
+    return [word for key, value in given.items() if key not in typed for word in _as_words(key, value)] + rest
+
+
+def _as_words(key: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{key}" if value else f"--no-{key}"]
+    if isinstance(value, list):
+        return [f"--{key}", *(str(item) for item in value)] if value else []
+    if isinstance(value, dict):
+        return [word for inner, item in value.items() for word in _as_words(f"{key}.{inner}", item)]
+    return [f"--{key}", str(value)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Traces and text become rows."""

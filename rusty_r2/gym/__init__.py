@@ -1,0 +1,1 @@
+"""A safe place to work: sandbox levels, verdict, environment, tasks."""

@@ -1,0 +1,1 @@
+"""A mind made from nothing: tokenizer, model, kernels, sampling, engine."""
