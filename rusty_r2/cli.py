@@ -103,14 +103,14 @@ def _with_file(config: type[Any], options: list[str]) -> list[str]:
     if at + 1 == len(options):
         raise ConfigError("--config needs a file. Type: --config runs/NAME/config.json")
     rest = options[:at] + options[at + 2 :]
-    typed = {
-        word.partition("=")[0].lstrip("-").replace("-", "_").removeprefix("no_")
-        for word in rest
-        if word[:2] == "--"
-    }
+    typed = {_option(word) for word in rest if word.startswith("--")}
     path = Path(options[at + 1])
     given = known_only(read(path), config, source=str(path))
     return [word for key, value in given.items() if key not in typed for word in _as_words(key, value)] + rest
+
+
+def _option(word: str) -> str:
+    return word.partition("=")[0].lstrip("-").replace("-", "_").removeprefix("no_")
 
 
 def _as_words(key: str, value: Any) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""A task: a prompt, files to start from, a check that decides, and a gold solution that proves it can be done.
+"""A task: a prompt, files to start from, a check that decides, and a gold solution that proves it.
 
 Two folder layouts are read by `Task.load`:
 
@@ -179,10 +179,10 @@ def _load_rich(folder: Path) -> Task:
     elif check.get("kind") == "calls":
         check["cases"] = json.loads(_text(tests / check.pop("file", "cases.json")))
     elif check.get("kind") == "tree":
-        check["expect"] = _tree(tests / "expect") | {gone: None for gone in check.pop("absent", [])}
+        check["expect"] = _tree(tests / "expect") | dict.fromkeys(check.pop("absent", []))
     given = {"name": folder.name, "family": folder.name} | settings
     solution: dict[str, str | None] = {**_tree(folder / "solution")}
-    solution |= {gone: None for gone in given.pop("solution_absent", [])}
+    solution |= dict.fromkeys(given.pop("solution_absent", []))
     return Task.from_dict(
         given
         | {

@@ -1,0 +1,1 @@
+"""A mind in a place: prompt, policies, the main loop, the terminal."""
