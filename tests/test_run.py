@@ -1,0 +1,138 @@
+"""A run folder: atomic, resumable, readable by TensorBoard, and honest about damage."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+
+import pytest
+
+from rusty_r2 import files, run
+from rusty_r2.errors import CheckpointError, ConfigError
+from rusty_r2.run import Run
+
+
+@dataclass(frozen=True)
+class Options:
+    lr: float = 0.1
+    max_steps: int = 10
+    seed: int = 7
+
+
+def save(a_run, step, text="weights"):
+    with a_run.checkpoint(step) as folder:
+        (folder / "model").write_text(text)
+
+
+def test_a_run_leaves_config_metrics_provenance_and_checkpoints(tmp_path):
+    with Run.start("toy", Options(), folder=tmp_path / "toy") as a:
+        a.log(1, {"loss/total": 2.5, "loss/bad": float("nan")})
+        save(a, 1)
+    assert json.loads((a.folder / "config.json").read_text()) == {"lr": 0.1, "max_steps": 10, "seed": 7}
+    facts = json.loads((a.folder / "run.json").read_text())
+    assert facts["ended"] == "done" and facts["seed"] == 7 and facts["version"] and facts["python"]
+    (line,) = run.metrics(a.folder)
+    assert line["step"] == 1 and line["loss/total"] == 2.5 and line["loss/bad"] is None
+    assert run.newest(a.folder) == a.folder / "step_000001"
+
+
+def test_a_second_start_in_the_same_folder_is_refused_with_the_way_out(tmp_path):
+    Run.start("toy", Options(), folder=tmp_path / "toy").close()
+    with pytest.raises(ConfigError, match="--resume auto"):
+        Run.start("toy", Options(), folder=tmp_path / "toy")
+
+
+def test_resume_goes_on_from_the_newest_whole_checkpoint(tmp_path):
+    folder = tmp_path / "toy"
+    with Run.start("toy", Options(), folder=folder) as a:
+        for step in (1, 2, 3):
+            a.log(step, {"loss": step})
+            save(a, step, f"weights {step}")
+    (folder / "step_000003" / "model").write_text("half a checkp")
+    with Run.start("toy", Options(max_steps=99), folder=folder, resume="auto", may_change=["max_steps"]) as b:
+        assert b.resumed_from == folder / "step_000002"
+        assert [line["step"] for line in run.metrics(folder)] == [1, 2]
+
+
+def test_resume_with_other_options_is_refused(tmp_path):
+    with Run.start("toy", Options(), folder=tmp_path / "toy") as a:
+        save(a, 1)
+    with pytest.raises(ConfigError, match="lr was 0.1 and is 0.2"):
+        Run.start("toy", Options(lr=0.2), folder=tmp_path / "toy", resume="auto")
+
+
+def test_a_damaged_checkpoint_is_never_loaded_by_name(tmp_path):
+    with Run.start("toy", Options(), folder=tmp_path / "toy") as a:
+        save(a, 1)
+    (a.folder / "step_000001" / "model").unlink()
+    with pytest.raises(CheckpointError, match="missing"):
+        Run.start("other", Options(), folder=tmp_path / "other", resume=str(a.folder / "step_000001"))
+
+
+def test_old_checkpoints_go(tmp_path):
+    with Run.start("toy", Options(), folder=tmp_path / "toy") as a:
+        for step in range(5):
+            with a.checkpoint(step, keep=2) as folder:
+                (folder / "model").write_text("x")
+    assert [path.name for path in run.checkpoints(a.folder)] == ["step_000003", "step_000004"]
+
+
+def test_a_failed_save_leaves_nothing(tmp_path):
+    with Run.start("toy", Options(), folder=tmp_path / "toy") as a:
+        with pytest.raises(OSError, match="disk full"), a.checkpoint(1):
+            raise OSError("disk full")
+        assert not list(a.folder.glob("*step_*"))
+
+
+def test_names_are_numbered(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for _ in range(3):
+        with Run.start("toy", Options()) as a:
+            names.append(a.folder.name)
+    assert names == ["toy-1", "toy-2", "toy-3"]
+
+
+def test_killed_while_saving_every_named_checkpoint_is_whole(tmp_path):
+    program = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from rusty_r2 import files
+        for step in range(100000):
+            with files.whole_folder(Path(sys.argv[1]) / f"step_{step:06d}") as folder:
+                for n in range(3):
+                    (folder / f"part{n}").write_bytes(bytes(50_000))
+            print(step, flush=True)
+    """)
+    for kill in range(6):
+        folder = tmp_path / str(kill)
+        child = subprocess.Popen([sys.executable, "-c", program, folder], stdout=subprocess.PIPE, text=True)
+        assert child.stdout
+        for _ in range(2 + kill):
+            child.stdout.readline()
+        os.kill(child.pid, signal.SIGKILL)
+        acknowledged = 2 + kill + len(child.stdout.read().splitlines())
+        child.stdout.close()
+        child.wait()
+        found = run.checkpoints(folder)
+        assert len(found) >= acknowledged
+        assert [files.verify(path) for path in found] == [""] * len(found)
+
+
+def test_tensorboard_itself_reads_the_events(tmp_path):
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="pip install tensorboard"
+    )
+    with Run.start("toy", Options(), folder=tmp_path / "toy") as a:
+        for step in range(300):
+            a.log(step, {"loss/total": step / 2})
+        a.text(7, "sample", "hé\nworld")
+    seen = reader.EventAccumulator(str(a.folder))
+    seen.Reload()
+    assert [(e.step, e.value) for e in seen.Scalars("loss/total")][-1] == (299, 149.5)
+    assert len(seen.Scalars("loss/total")) == 300
+    (text,) = seen.Tensors("sample")
+    assert text.tensor_proto.string_val[0].decode() == "hé\nworld"
