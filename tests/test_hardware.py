@@ -78,7 +78,7 @@ def test_detection_creates_nothing(tmp_path, monkeypatch):
 
 
 def test_detection_does_not_import_torch():
-    program = "import sys; from rusty_r2 import hardware; hardware.detect_hardware(); assert 'torch' not in sys.modules"
+    program = "import sys, rusty_r2.hardware as h; h.detect_hardware(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Secrets do not enter a trace: known shapes and high-entropy values beside a telling name are cut out.
+
+`redact` returns the text with each secret replaced by `[redacted:KIND]` and how many there were.
+Hashes, ids and ordinary code survive: a value without a known shape must stand beside a word such
+as password or token, or look random in a way that hexadecimal never does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import Any
+
+_SHAPES = {
+    "private-key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    "aws-key": r"\b(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{16}\b",
+    "github-token": r"\b(?:gh[pousr]_[A-Za-z0-9]{30,255}|github_pat_[A-Za-z0-9_]{22,255})",
+    "gitlab-token": r"\bglpat-[A-Za-z0-9_-]{20,}",
+    "api-key": r"\bsk-(?:ant-|proj-|or-|live-|test-)?[A-Za-z0-9_-]{16,}",
+    "stripe-key": r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}",
+    "slack-token": r"\bxox[abeprs]-[A-Za-z0-9-]{10,}",
+    "google-key": r"\bAIza[0-9A-Za-z_-]{35}",
+    "hub-token": r"\bhf_[A-Za-z0-9]{30,}",
+    "registry-token": r"\b(?:pypi-[A-Za-z0-9_-]{40,}|npm_[A-Za-z0-9]{36})",
+    "jwt": r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
+}
+_SHAPE = re.compile(
+    "|".join(f"(?P<{kind.replace('-', '_')}>{shape})" for kind, shape in _SHAPES.items()), re.S
+)
+_URL = re.compile(
+    r"(?P<before>\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@'\"]{0,128}:)(?P<secret>[^\s@'\"]{1,256})(?=@)", re.I
+)
+_BEARER = re.compile(r"(?P<before>\b(?:bearer|basic)\s+)(?P<secret>[A-Za-z0-9+/._~-]{12,}=*)", re.I)
+_NAMED = re.compile(
+    r"""(?P<before>(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]{0,40}
+        ["']?\s*(?::|=|:=|\s--?\s)\s*)(?P<quote>["']?)(?P<secret>[^\s"',;)}\]]{6,512})""",
+    re.I | re.X,
+)
+_FLAG = re.compile(
+    r"(?P<before>(?:^|\s)--?(?:password|passwd|token|api-key|secret)[= ])(?P<secret>[^\s-][^\s]{3,256})"
+)
+_RANDOM = re.compile(r"(?<![A-Za-z0-9+/_=.-])[A-Za-z0-9+/_-]{32,512}={0,2}(?![A-Za-z0-9+/_=-])")
+_PLACEHOLDER = re.compile(
+    r"[\[<{$]|\.\.\.|x{4,}|\*{3}|your|example|changeme|none|null|true|false|os\.|self\.|get", re.I
+)
+
+
+def redact(text: str) -> tuple[str, int]:
+    """`text` without its secrets, and how many were cut."""
+    count = 0
+
+    def cut(kind: str, before: str = "") -> str:
+        nonlocal count
+        count += 1
+        return f"{before}[redacted:{kind}]"
+
+    def named(match: re.Match[str]) -> str:
+        if _PLACEHOLDER.search(match["secret"]) or not _looks_secret(match["secret"]):
+            return match[0]
+        return cut("named", match["before"] + match["quote"])
+
+    def flag(match: re.Match[str]) -> str:
+        stand_in = match["secret"].isupper() or _PLACEHOLDER.search(match["secret"])
+        return match[0] if stand_in else cut("flag", match["before"])
+
+    text = _SHAPE.sub(lambda m: cut((m.lastgroup or "secret").replace("_", "-")), text)
+    text = _URL.sub(lambda m: m[0] if _PLACEHOLDER.match(m["secret"]) else cut("url", m["before"]), text)
+    text = _BEARER.sub(lambda m: cut("bearer", m["before"]), text)
+    text = _NAMED.sub(named, text)
+    text = _FLAG.sub(flag, text)
+    text = _RANDOM.sub(lambda m: cut("random") if _looks_random(m[0]) else m[0], text)
+    return text, count
+
+
+def redact_all(value: Any) -> tuple[Any, int]:
+    """The same for every string in plain data (dicts, lists, tuples), keys excepted."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        parts = {key: redact_all(item) for key, item in value.items()}
+        return {key: part for key, (part, _) in parts.items()}, sum(n for _, n in parts.values())
+    if isinstance(value, (list, tuple)):
+        items = [redact_all(item) for item in value]
+        return type(value)(part for part, _ in items), sum(n for _, n in items)
+    return value, 0
+
+
+def entropy(text: str) -> float:
+    """Bits a character, from the characters' own frequencies."""
+    counts = Counter(text).values()
+    return -sum(n / len(text) * math.log2(n / len(text)) for n in counts)
+
+
+def _looks_secret(value: str) -> bool:
+    """Beside a telling name: anything with digits or marks among letters, or long enough to be no word."""
+    mixed = bool(re.search(r"[A-Za-z]", value)) and bool(re.search(r"[0-9!@#$%^&*+/=_-]", value))
+    return (mixed or len(value) >= 16) and not re.fullmatch(r"[\w.]+\(.*", value) and entropy(value) >= 2.0
+
+
+def _looks_random(value: str) -> bool:
+    """Without a name: upper, lower and digits, more bits a character than hexadecimal can have."""
+    kinds = (re.search(r"[A-Z]", value), re.search(r"[a-z]", value), re.search(r"[0-9]", value))
+    return all(kinds) and entropy(value) > 4.3 and "/" not in value[:1]

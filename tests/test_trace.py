@@ -1,0 +1,167 @@
+"""Round trips, unknown fields, ids, and secrets that stay outside."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rusty_r2.errors import TraceError
+from rusty_r2.protocol import Cmd, Msg, render
+from rusty_r2.redact import redact
+from rusty_r2.trace import ExecutionTrace, ReasoningStep, Step, ToolCallTrace, new_id
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+json_data = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+traces = st.builds(
+    ExecutionTrace,
+    session_id=text,
+    user_query=text,
+    final_response=text,
+    tool_calls=st.lists(
+        st.builds(
+            ToolCallTrace,
+            text,
+            st.dictionaries(text, json_data, max_size=2),
+            json_data,
+            st.booleans(),
+            st.floats(0, 9),
+        ),
+        max_size=2,
+    ),
+    reasoning_steps=st.lists(st.builds(ReasoningStep, text, text, st.floats(0, 1)), max_size=2),
+    steps=st.lists(
+        st.builds(Step, text, text, st.booleans(), token_ids=st.lists(st.integers(0, 23999))), max_size=2
+    ),
+    label=st.none() | st.booleans(),
+    reward_score=st.none() | st.floats(-1, 1),
+    sampling=st.dictionaries(text, json_data, max_size=2),
+)
+
+
+@given(traces)
+def test_json_round_trip(trace):
+    assert ExecutionTrace.from_dict(json.loads(json.dumps(trace.to_dict()))) == trace
+
+
+@given(st.dictionaries(text.map("x_".__add__), json_data, max_size=3))
+def test_unknown_fields_pass_through_and_the_input_is_not_changed(unknown):
+    data = {"trace_id": "a", "user_query": "q", **unknown}
+    before = json.dumps(data)
+    assert {**ExecutionTrace.from_dict(data).to_dict()}.items() >= data.items()
+    assert json.dumps(data) == before
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("user_query", 3),
+        ("label", "yes"),
+        ("tool_calls", {}),
+        ("tool_calls", [1]),
+        ("steps", [{"ok": True}]),
+        ("total_cost", "x"),
+    ],
+)
+def test_a_wrong_type_is_named(field, value):
+    with pytest.raises(TraceError, match=field):
+        ExecutionTrace.from_dict({field: value})
+
+
+def test_ids_never_collide_and_sort_by_time():
+    ids = [new_id() for _ in range(20_000)]
+    assert len(set(ids)) == len(ids) and ids[0] < ids[-1]
+    assert ExecutionTrace(user_query="same").trace_id != ExecutionTrace(user_query="same").trace_id
+
+
+def test_a_trace_grows_and_derives_its_meaning():
+    trace = (
+        ExecutionTrace(user_query="q")
+        .then(Step("uh", ok=False))
+        .then(Step(render(Cmd("ls"))))
+        .then(Step(render(Msg("ok"))))
+    )
+    assert [step.action for step in trace.steps] == [None, Cmd("ls"), Msg("ok")]
+    assert trace.answer == "ok"
+
+
+AWS, GITHUB, OPENAI = (
+    "AKIA" + "Q3EXBMPL7JUZ5TKD",
+    "ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8",
+    "sk-" + "proj-aB3dE5fG7hJ9kL2mN4pQ",
+)
+PEM = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEow\nabc\n-----END RSA PRIVATE " + "KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (f"export AWS={AWS}", AWS),
+        (f"git clone https://{GITHUB}@host/x", GITHUB),
+        (f"key is {OPENAI}.", OPENAI),
+        (f"cat key\n{PEM}\nend", "MIIEow"),
+        ("postgres://bob:hunter22@db/x", "hunter22"),
+        ("Authorization: Bearer abcdef0123456789abcdef", "abcdef0123456789abcdef"),
+        ('{"password": "correct-horse-9"}', "correct-horse-9"),
+        ("MY_API_KEY=zx81spectrum48k", "zx81spectrum48k"),
+        ("mysql --password=tr0ub4dor", "tr0ub4dor"),
+        ("blob Zk3vQ9xT7bL2mN8pR4sW6yA1cE5gJ0hUfD", "Zk3vQ9xT7bL2mN8pR4sW6yA1cE5gJ0hUfD"),
+    ],
+)
+def test_secrets_are_cut_out_and_counted(text, secret):
+    clean, count = redact(text)
+    assert secret not in clean and count >= 1 and "[redacted:" in clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "commit 3f786850e387550fdab836ed7e6dc881de23001b",
+        "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "id 123e4567-e89b-12d3-a456-426614174000",
+        "password = os.environ['PASSWORD']",
+        "tokens: 128 of 512",
+        "the token count is large",
+        "def get_token(self, tokenizer_path): return self.token",
+        "https://example.org:8080/path/to/some/very/long/page/name.html",
+        "/usr/lib/python3/dist-packages/setuptools/command/build_clib.py",
+        "--token TOKEN",
+        "api_key=YOUR_API_KEY",
+    ],
+)
+def test_ordinary_text_survives(text):
+    assert redact(text) == (text, 0)
+
+
+def test_redaction_reaches_every_part_and_drops_the_tokens_of_a_changed_reply():
+    trace = ExecutionTrace(
+        user_query=f"use {AWS}",
+        tool_calls=[ToolCallTrace("sh", {"cmd": f"echo {OPENAI}"}, f"{GITHUB}", True, 1.0)],
+        steps=[
+            Step(f"say {AWS}", token_ids=[1, 2], logprobs=[-1.0, -2.0]),
+            Step("clean", token_ids=[3], logprobs=[-1.0]),
+        ],
+    )
+    clean = trace.redacted()
+    assert not any(secret in json.dumps(clean.to_dict()) for secret in (AWS, OPENAI, GITHUB))
+    assert clean.redactions == 4 and clean.trace_id == trace.trace_id
+    assert clean.steps[0].token_ids == [] and clean.steps[1].token_ids == [3]
+
+
+def test_redaction_is_linear_in_its_input():
+    for text in (
+        "a" * 300_000,
+        "password " * 30_000,
+        "https://" * 30_000,
+        "-----BEGIN PRIVATE KEY-----" * 3_000,
+        "=" * 200_000,
+    ):
+        redact(text)
