@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""The loop of supervised training: read `Trainer.fit` first, then `_learn`.
+
+A step sees a fixed set of rows. They are taken a few at a time (`micro`, halved when memory runs out),
+by one process or several, and their gradients are summed and divided by the number of supervised
+tokens of the whole step, so none of these choices changes what is learned. Numbers for the log stay
+on the device until they arrive by themselves; nothing here waits for a GPU inside a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rusty_r2.errors import TrainingError
+from rusty_r2.train.batches import Batch, Feeder, Source
+from rusty_r2.train.distributed import World
+from rusty_r2.train.optim import Descent
+from rusty_r2.train.progress import Progress
+
+PERSISTENT = 20
+"""steps in a row that are not finite before the run gives up (fp16 needs a few to find its loss scale)"""
+
+
+@dataclass
+class Trainer:
+    """A model, what it learns from, and where it is. What to do besides learning is given as hooks."""
+
+    model: Any
+    loss: Callable[..., tuple[Tensor, Any, Any]]
+    """`model.loss`, or what a compiler made of it"""
+    source: Source
+    descent: Descent
+    world: World
+    progress: Progress
+    rows: int
+    """of a step, over all processes"""
+    micro: int
+    """rows that go through the model at once"""
+    max_steps: int
+    rate: Callable[[int], float]
+    """the learning rate of a step"""
+    autocast: torch.dtype | None = None
+    """multiply in this type; None: in the weights' own"""
+    carried: Tensor | None = None
+    """with state carried from window to window: what each of this process's rows remembers"""
+    step: int = 0
+    """steps done"""
+    tokens: int = 0
+    """tokens seen, over all processes"""
+    log: Callable[[int, dict[str, float]], None] = lambda step, facts: None
+    log_interval: int = 20
+    window: Tensor = field(init=False)
+    """summed loss and supervised tokens since the last log"""
+
+    def __post_init__(self) -> None:
+        self.window = torch.zeros(2, device=self.world.device)
+        self._gauge = Gauge()
+        self._said_skipped = 0.0
+        self._began = self.tokens
+
+    def fit(self, after_step: Callable[[bool], bool]) -> None:
+        """Learn until `max_steps`, or until `after_step(last)` asks to stop."""
+        which = self.world.share(self.rows)
+        feeder = Feeder(
+            self.source, start=self.step, stop=self.max_steps, which=which, device=self.world.device
+        )
+        with closing(feeder):
+            for batch in feeder:
+                self._learn(batch)
+                last = self.step == self.max_steps
+                if self.step % self.log_interval == 0 or last:
+                    self._report()
+                self.read_log(wait=last)
+                if after_step(last):
+                    break
+        self.read_log(wait=True)
+
+    def _learn(self, batch: Batch) -> None:
+        """One step: the gradients of all rows, summed over all processes, and down we go."""
+        nll, carried = self._gradients(batch)
+        facts = torch.stack([nll, torch.tensor(float(batch.supervised)).to(nll, non_blocking=True)])
+        self.world.sum([facts, *self.descent.gradients()])
+        nominal = self.rows * batch.ids.shape[1]
+        self._norm = self.descent.step(self.rate(self.step), divisor=facts[1].clamp(min=1) / nominal)
+        self.window += facts
+        self.carried = carried
+        self.step += 1
+        self.tokens += nominal
+
+    def _gradients(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Summed loss of this process's rows, and what they remember; the gradients are in the parameters."""
+        while True:
+            try:
+                return self._try_gradients(batch)
+            except (RuntimeError, MemoryError) as error:
+                ran_out = _out_of_memory(error)
+                if not ran_out:
+                    raise
+            self._take_fewer(ran_out)  # outside of `except`, which would keep the failed try's tensors alive
+
+    def _try_gradients(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        total = torch.zeros((), device=self.world.device)
+        after = []
+        nominal = self.rows * batch.ids.shape[1]
+        for where, part in batch.parts(self.micro):
+            before = None if self.carried is None else self.carried[:, :, where]
+            with self.precision():
+                nll, _, state = self.loss(
+                    part.ids, part.targets, mask=part.mask, state=before, reset=part.reset
+                )
+            if nll.requires_grad:  # not so where nothing in this part is supervised
+                self.descent.backward(nll / nominal)
+            total += nll.detach()
+            if before is not None:
+                after.append(state.detach())
+        return total, torch.cat(after, dim=2) if after else None
+
+    def _take_fewer(self, ran_out: str) -> None:
+        self.descent.forget()
+        if self.world.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.micro == 1:
+            raise TrainingError(
+                f"out of memory with one row at a time ({ran_out}). Type a smaller --seq-len, or "
+                "--gradient-checkpointing"
+            )
+        self.micro = (self.micro + 1) // 2
+        self.progress.say(f"out of memory: from here {self.micro} rows at a time, as many a step as before")
+
+    def precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.world.device.type, dtype=self.autocast)
+
+    def _report(self) -> None:
+        """Send the step's numbers on their way to `read_log`."""
+        at = (self.step, self.tokens, self.rate(self.step - 1))
+        counters = (self.descent.skipped, self.descent.skipped_in_a_row, self.descent.scale)
+        self._gauge.push(at, torch.stack([*self.window, self._norm, *counters]))
+        self.window = torch.zeros_like(self.window)
+
+    def read_log(self, *, wait: bool = False) -> None:
+        """Log the numbers that have arrived; give up where the loss has long not been a number."""
+        for (step, tokens, lr), (nll, count, norm, skipped, in_a_row, scale) in self._gauge.read(wait=wait):
+            loss = nll / max(count, 1)
+            rate = self.progress.report(step, tokens - self._began, {"loss": loss})
+            facts = {"loss/train": loss, "optim/lr": lr, "optim/grad_norm": norm, "optim/skipped": skipped}
+            if self.descent.half:
+                facts["optim/loss_scale"] = scale
+            self.log(step, facts | {"time/tokens_per_s": rate, "data/tokens": tokens})
+            if skipped > self._said_skipped and not self.descent.half:
+                self.progress.say(f"{skipped - self._said_skipped:.0f} steps were not finite and left out")
+            self._said_skipped = skipped
+            if in_a_row >= PERSISTENT:
+                raise TrainingError(
+                    f"the last {in_a_row:.0f} steps up to {step} were not finite and were left out. "
+                    f"Go on from the newest checkpoint with a lower --lr than {lr:.2g}, or --precision fp32"
+                )
+
+
+class Gauge:
+    """Numbers made on a device and read once they have arrived, in order."""
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[Any, Tensor, Any]] = deque()
+
+    def push(self, about: Any, numbers: Tensor) -> None:
+        arrived = None
+        if numbers.device.type == "cuda":
+            here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            here.copy_(numbers, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        else:
+            here = numbers.clone()
+        self._pending.append((about, here, arrived))
+
+    def read(self, *, wait: bool) -> Iterator[tuple[Any, list[float]]]:
+        while self._pending:
+            about, here, arrived = self._pending[0]
+            if arrived is not None and wait:
+                arrived.synchronize()
+            elif arrived is not None and not arrived.query():
+                return
+            self._pending.popleft()
+            yield about, here.tolist()
+
+
+def _out_of_memory(error: BaseException) -> str:
+    """What a failed allocation said, on GPU or CPU; empty for any other error."""
+    said = str(error).partition("\n")[0] or "MemoryError"
+    marks = ("can't allocate memory", "not enough memory", "bad_alloc")
+    known = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(mark in said for mark in marks)
+    return said if known else ""
+
+
+class Stop:
+    """Ctrl-C and SIGTERM ask; the loop ends after its step. A second Ctrl-C does not wait."""
+
+    def __init__(self) -> None:
+        self.asked = ""
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Stop:
+        with contextlib.suppress(ValueError):  # only the main thread hears signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = signal.Signals(number).name
+
+
+@torch.no_grad()
+def bits_per_byte(
+    trainer: Trainer, held_out: Source, *, steps: int, bytes_per_token: float
+) -> dict[str, float]:
+    """How many bits the model needs for a byte of text it has not learned from."""
+    which = trainer.world.share(trainer.rows)
+    sums = torch.zeros(2, dtype=torch.float64, device=trainer.world.device)
+    feeder = Feeder(held_out, start=0, stop=steps, which=which, device=trainer.world.device)
+    with closing(feeder):
+        for batch in feeder:
+            for _, part in batch.parts(trainer.micro):
+                with trainer.precision():
+                    nll, _, _ = trainer.loss(part.ids, part.targets, mask=part.mask, reset=part.reset)
+                sums[0] += nll
+            sums[1] += batch.supervised
+    trainer.world.sum([sums])
+    loss = float(sums[0] / sums[1].clamp(min=1))
+    return {"eval/loss": loss, "eval/bits_per_byte": loss / math.log(2) / bytes_per_token}

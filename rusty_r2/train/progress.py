@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""How far a training run is, on one line: `step 120/1000  loss 3.214  9,871 tok/s  4 min left`.
+
+On a terminal the line is rewritten in place; anywhere else (a file, a pipe, a log of CI) each one is a
+line of its own. Everything else that a run wants to say goes through `say`, so that it does not land
+in the middle of the live line. Only the first of several processes speaks.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from typing import TextIO
+
+REMEMBER = 8
+"""reports over which the speed is taken: a pause for evaluation is soon forgotten"""
+
+
+class Progress:
+    def __init__(self, total: int, *, start: int = 0, quiet: bool = False, stream: TextIO | None = None):
+        self.total = total
+        self.quiet = quiet
+        self.stream = stream if stream is not None else sys.stderr
+        self._live = self.stream.isatty()
+        self._width = 0
+        self._seen: deque[tuple[float, int, int]] = deque([(time.monotonic(), start, 0)], maxlen=REMEMBER)
+        self._paused = 0.0
+
+    def report(self, step: int, tokens: int, facts: dict[str, float]) -> float:
+        """Show that `step` steps and `tokens` tokens of this go are done; tokens a second of late."""
+        now = time.monotonic() - self._paused
+        then, step_then, tokens_then = self._seen[0]
+        self._seen.append((now, step, tokens))
+        elapsed = max(now - then, 1e-9)
+        rate = (tokens - tokens_then) / elapsed
+        left = (self.total - step) * elapsed / max(1, step - step_then)
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in facts.items())
+        self._show(f"step {step:,}/{self.total:,}  {numbers}  {rate:,.0f} tok/s  {spell(left)} left")
+        return rate
+
+    def pause(self, seconds: float) -> None:
+        """Leave out of the speed what was not spent on training."""
+        self._paused += seconds
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if not self.quiet:
+            self._clear()
+            print(text, file=self.stream, flush=True)
+
+    def close(self) -> None:
+        if self._live and self._width and not self.quiet:
+            print(file=self.stream, flush=True)
+        self._width = 0
+
+    def _show(self, line: str) -> None:
+        if self.quiet:
+            return
+        if self._live:
+            self._clear()
+            self.stream.write(line)
+            self.stream.flush()
+            self._width = len(line)
+        else:
+            print(line, file=self.stream, flush=True)
+
+    def _clear(self) -> None:
+        if self._live and self._width:
+            self.stream.write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+
+def spell(seconds: float) -> str:
+    """A length of time as a person would say it."""
+    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {name}" if size > 60 else f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"
