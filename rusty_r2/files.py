@@ -96,3 +96,8 @@ def sync(path: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def name_digest(name: str) -> str:
+    """Eight letters that tell two names apart that look alike as file names."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
