@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Level `ns`, inside: a small read-only root, built once; fresh namespaces cut from it for every run.
+
+Once, in the zygote: new user, mount, pid, network, ipc, uts and cgroup namespaces; a tmpfs root with /usr
+and the like bound read-only; the host's tree detached. From then on the zygote itself sees no host file,
+process or network. For each run: one clone into new user, mount, pid and ipc namespaces, the workspace
+bound on /box, a fresh read-only /proc, no capabilities, rlimits, Landlock, seccomp. Killing the run's
+first process kills the whole pid namespace.
+
+Started by root, the zygote opens what it must as root and then becomes an ordinary uid: no payload keeps
+host uid 0.
+"""
+# ruff: noqa: PTH102, PTH103, PTH106, PTH110, PTH112, PTH114, PTH115, PTH120, PTH211
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import Any
+
+from rusty_r2.gym.levels import kernel, payload, seccomp
+
+SAFE = kernel.NO_SUID | kernel.NO_DEV
+DEVICES = ("null", "zero", "full", "random", "urandom")
+LINKS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+"""in /dev, to /proc/self"""
+ETC = {
+    "passwd": "root:x:0:0:root:/:/bin/sh\nbox:x:1000:1000:box:/box:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
+    "group": "root:x:0:\nbox:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n",
+}
+ALL_NEW = kernel.NEW_USER | kernel.NEW_MOUNT | kernel.NEW_PID | kernel.NEW_NET | kernel.NEW_IPC
+ALL_NEW |= kernel.NEW_UTS | kernel.NEW_CGROUP
+OLD = "/.old"
+
+
+def prepare(config: dict[str, Any]) -> dict[str, int]:
+    """What only the launcher can do, while it still is whoever started it."""
+    return {}
+
+
+def clone_zygote(config: dict[str, Any]) -> tuple[int, int]:
+    """Clone into the namespaces. The parent maps the ids, then lets the child go on: (pid, its end of the gate)."""
+    wait, go = os.pipe()
+    pid = kernel.clone(ALL_NEW)
+    if pid == 0:
+        kernel.die_with_parent()
+        os.close(go)
+        return 0, wait
+    os.close(wait)
+    if os.geteuid() != 0:
+        kernel.write_file(f"/proc/{pid}/setgroups", "deny")
+    kernel.write_file(f"/proc/{pid}/uid_map", f"{payload.INSIDE} {config['uid']} 1")
+    kernel.write_file(f"/proc/{pid}/gid_map", f"{payload.INSIDE} {config['gid']} 1")
+    os.write(go, b"1")
+    return pid, go
+
+
+class Namespaces:
+    """The zygote's half of `ns`: workspaces it holds, runs it starts."""
+
+    def __init__(self, config: dict[str, Any], gate: int, trees: dict[str, int]) -> None:
+        if not os.read(gate, 1):
+            os._exit(1)
+        os.close(gate)
+        self.notes: list[str] = []
+        self.landlock = kernel.landlock_version()
+        if not self.landlock:
+            self.notes.append("no Landlock: mounts and seccomp alone guard the files")
+        self.filters = {network: seccomp.program(kernel.ARCH, network) for network in ("none", "loopback")}
+        self._build(config)
+
+    def _build(self, config: dict[str, Any]) -> None:
+        sources = {
+            path: os.open(path, os.O_PATH | os.O_CLOEXEC)
+            for path in config["read_only"]
+            if os.path.exists(path)
+        }
+        links = {path: os.readlink(path) for path in config["read_only"] if os.path.islink(path)}
+        if config["was_root"]:
+            kernel.become(payload.INSIDE, payload.INSIDE)
+        kernel.mount("none", "/", flags=kernel.RECURSIVE | kernel.PRIVATE)
+        kernel.mount("tmpfs", "/tmp", "tmpfs", SAFE, "size=1m,nr_inodes=1024,mode=755")
+        os.chdir("/tmp")
+        os.mkdir(OLD[1:])
+        kernel.pivot_root(".", OLD[1:])
+        os.chdir("/")
+        for path, descriptor in sources.items():
+            if path in links and path.count("/") == 1:
+                os.symlink(links[path], path)
+            else:
+                _bind_read_only(descriptor, path)
+            os.close(descriptor)
+        _furnish()
+        for path in config["hidden"]:
+            if os.path.isdir(path):
+                kernel.mount("tmpfs", path, "tmpfs", SAFE | kernel.READ_ONLY, "size=4k,nr_inodes=2,mode=555")
+        kernel.mount("tmpfs", "/ws", "tmpfs", SAFE, "size=1m,nr_inodes=65536,mode=700")
+        self._mount_proc("/proc", 0)
+        kernel.unmount(OLD)
+        os.rmdir(OLD)
+        kernel.mount("none", "/", flags=kernel.REMOUNT | kernel.BIND | kernel.READ_ONLY | SAFE)
+        kernel.set_hostname(b"box")
+
+    def _mount_proc(self, target: str, extra: int) -> None:
+        kernel.mount("proc", target, "proc", SAFE | kernel.NO_EXEC | extra)
+
+    def open(self, request: dict[str, Any]) -> int:
+        """A new workspace: one tmpfs for all that its runs may write, held until `close`."""
+        folder = f"/ws/{request['id']}"
+        os.mkdir(folder)
+        kernel.mount(
+            "tmpfs", folder, "tmpfs", SAFE, f"size={request['disk']},nr_inodes={request['inodes']},mode=755"
+        )
+        for name in ("box", "tmp", "shm"):
+            os.mkdir(f"{folder}/{name}")
+        return os.open(f"{folder}/box", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self, request: dict[str, Any]) -> None:
+        folder = f"/ws/{request['id']}"
+        kernel.unmount(folder)
+        os.rmdir(folder)
+
+    def spawn(self, request: dict[str, Any], fds: list[int]) -> int:
+        flags = kernel.NEW_USER | kernel.NEW_MOUNT | kernel.NEW_PID | kernel.NEW_IPC
+        # One empty network serves all runs while Landlock keeps them from meeting in it by abstract sockets.
+        if request["network"] == "loopback" or self.landlock < 6:
+            flags |= kernel.NEW_NET
+        pid = kernel.clone(flags)
+        if pid == 0:
+            payload.child(request, fds, lambda: self._confine(request), in_place=request["guest"])
+        return pid
+
+    def _confine(self, request: dict[str, Any]) -> None:
+        kernel.die_with_parent()
+        kernel.map_ids("self", payload.INSIDE, payload.INSIDE, payload.INSIDE)
+        folder = f"/ws/{request['id']}"
+        for name, target in (("box", "/box"), ("tmp", "/tmp"), ("shm", "/dev/shm")):
+            kernel.mount(f"{folder}/{name}", target, flags=kernel.BIND)
+        kernel.mount("/empty", "/ws", flags=kernel.BIND)  # the workspaces of others go out of sight
+        self._mount_proc("/proc", kernel.READ_ONLY)
+        if request["network"] == "loopback":
+            kernel.loopback_up()
+        kernel.drop_capabilities()
+        kernel.no_new_privileges()
+        kernel.limit(request["limits"])
+        if self.landlock:
+            kernel.landlock(
+                ["/"],
+                ["/box", "/tmp", "/dev/shm", *(f"/dev/{name}" for name in DEVICES)],
+                version=self.landlock,
+                tcp=request["network"] == "loopback",
+            )
+        kernel.install_filter(self.filters[request["network"]])
+        kernel.dumpable(False)
+
+
+def _bind_read_only(source: int, target: str) -> None:
+    if stat.S_ISDIR(os.fstat(source).st_mode):
+        os.makedirs(target, exist_ok=True)
+    else:
+        _touch(target)
+    kernel.mount(f"{OLD}/proc/self/fd/{source}", target, flags=kernel.BIND | kernel.RECURSIVE)
+    kernel.set_attributes(target, kernel.READ_ONLY | SAFE)
+
+
+def _furnish() -> None:
+    """The little that programs expect: users, devices, places to mount on."""
+    for name, text in ETC.items():
+        _touch(f"/etc/{name}")
+        kernel.write_file(f"/etc/{name}", text)
+    for name in DEVICES:
+        _touch(f"/dev/{name}")
+        kernel.mount(f"{OLD}/dev/{name}", f"/dev/{name}", flags=kernel.BIND)
+        kernel.set_attributes(f"/dev/{name}", kernel.NO_SUID | kernel.NO_EXEC)
+    for name, target in LINKS.items():
+        with contextlib.suppress(FileExistsError):
+            os.symlink(f"/proc/self/{target}", f"/dev/{name}")
+    for folder in ("/box", "/tmp", "/dev/shm", "/proc", "/ws", "/empty"):
+        os.makedirs(folder, exist_ok=True)
+
+
+def _touch(path: str) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
