@@ -167,6 +167,8 @@ def _is_dataset(path: Path) -> bool:
 def _dataset(path: Path, licence: str) -> Iterator[Document]:
     datasets = need("datasets", extra="data")
     loaded = datasets.load_from_disk(str(path))
+    if (path / "licence.json").is_file():  # as data/download.py leaves it
+        licence = str(json.loads((path / "licence.json").read_text(encoding="utf-8")).get("licence", licence))
     parts = loaded.items() if hasattr(loaded, "items") else [("train", loaded)]
     for split, rows in parts:
         if split in ("test", "validation"):

@@ -184,10 +184,11 @@ def lessons(taken: Iterable[Document], wrapped: float) -> Iterator[str]:
     for document in taken:
         yield " " + document.text
         if _rank(document.text) < wrapped:
-            yield " " + _as_reply(document)
+            yield " " + as_reply(document)
 
 
-def _as_reply(document: Document) -> str:
+def as_reply(document: Document) -> str:
+    """The document inside the JSON that would say it: code as an EDIT, a line as a CMD, prose as a MSG."""
     text = document.text
     if document.path.endswith(".py") or "\ndef " in text or "\nclass " in text:
         return render(Edit(document.path or "main.py", text))
