@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Terminal tasks that ask something: look with one command, then answer in a message."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rusty_r2.gym.families import words
+from rusty_r2.gym.families.base import Draw, Family
+from rusty_r2.gym.families.shell import extras, file_names, lines, log, question, text
+from rusty_r2.task import Task
+
+
+def count_lines(draw: Draw) -> Task:
+    name = file_names(draw, 1)[0]
+    folder = f"{draw.word(words.FOLDERS)}/" if draw.level == 2 else ""
+    body = lines(draw, draw.integer(5, 40))
+    files = {folder + name: body} | extras(draw, {name: ""}, 1)
+    prompt = draw.say(
+        "How many lines does $name have?",
+        "Count the lines of $name.",
+        "Tell me the number of lines in $name.",
+        "What is the line count of $name?",
+    )
+    return question(prompt, files, body.count("\n"), f"wc -l {folder}{name}", name=folder + name)
+
+
+def count_words(draw: Draw) -> Task:
+    name = file_names(draw, 1)[0]
+    body = lines(draw, draw.integer(3, 9))
+    files = {name: body} | extras(draw, {name: ""}, 1)
+    prompt = draw.say(
+        "How many words does $name have?",
+        "Count the words of $name.",
+        "Tell me the number of words in $name.",
+        "What is the word count of $name?",
+    )
+    return question(prompt, files, len(body.split()), f"wc -w {name}", name=name)
+
+
+def count_matches(draw: Draw) -> Task:
+    name = file_names(draw, 1, "log")[0]
+    rows = log(draw, draw.integer(12, 30), draw.words(words.PEOPLE, 3))
+    wanted = draw.any([row.split()[1 if draw.level == 1 else 2] for row in rows])
+    found = [row for row in rows if f" {wanted} " in row]
+    command = f"grep -c {wanted} {name}"
+    prompt = draw.say(
+        "How many lines of $name contain $wanted?",
+        "Count the lines with $wanted in $name.",
+        "In how many lines of $name does $wanted occur?",
+        "Tell me how often $name has a line with $wanted.",
+    )
+    level = ""
+    if draw.level == 3:
+        level = draw.any([row.split()[1] for row in found])
+        found = [row for row in found if f" {level} " in row]
+        command = f"grep {wanted} {name} | grep -c {level}"
+        prompt = draw.say(
+            "How many lines of $name contain both $wanted and $level?",
+            "Count the lines with $wanted and $level in $name.",
+            "In how many lines of $name do $wanted and $level both occur?",
+            "Tell me how often $name has $wanted and $level in one line.",
+        )
+    return question(prompt, {name: text(rows)}, len(found), command, name=name, wanted=wanted, level=level)
+
+
+def find_file(draw: Draw) -> Task:
+    folders = draw.words(words.FOLDERS, 4)
+    name, other = file_names(draw, 2)
+    deep = "/".join(draw.shuffled(folders)[: draw.level])
+    files = {f"{folder}/{other}": lines(draw, 1) for folder in folders} | {f"{deep}/{name}": lines(draw, 2)}
+    prompt = draw.say(
+        "In which folder is $name? Answer with its path.",
+        "Find the file $name and tell me its path.",
+        "Where is $name? Say the path.",
+        "Look for $name and answer with the path to it.",
+    )
+    return question(prompt, files, f"{deep}/{name}", f"find * -name {name}", name=name)
+
+
+def find_word(draw: Draw) -> Task:
+    names = file_names(draw, 4)
+    wanted = draw.word(words.WORDS)
+    others = [word for word in words.WORDS if word != wanted]
+    folder = f"{draw.word(words.FOLDERS)}/" if draw.level > 1 else ""
+    files = {
+        folder + name: text([f"{draw.any(others)} {draw.any(others)}" for _ in range(3)]) for name in names
+    }
+    where = folder + names[0]
+    files[where] = files[where] + f"{draw.any(others)} {wanted}\n"
+    files = dict(sorted(files.items()))
+    prompt = draw.say(
+        "Which file contains the word $wanted?",
+        "Find the file that has the word $wanted in it.",
+        "In which file does $wanted occur?",
+        "Name the file where the word $wanted stands.",
+    )
+    return question(prompt, files, where, f"grep -rl {wanted} *", wanted=wanted)
+
+
+def read_value(draw: Draw) -> Task:
+    name = f"{draw.word(words.STEMS)}.{draw.any(('ini', 'conf', 'cfg', 'env'))}"
+    keys = draw.words(words.KEYS, 5)
+    folder = f"{draw.word(words.FOLDERS)}/" if draw.level == 2 else ""
+    values = {key: str(draw.integer(100, 9999)) for key in keys}
+    key = draw.any(keys)
+    files = {folder + name: text([f"{k}={v}" for k, v in values.items()])} | extras(draw, {name: ""}, 1)
+    prompt = draw.say(
+        "What is the value of $key in $name?",
+        "Tell me the value of $key in $name.",
+        "Which value does $key have in $name?",
+        "Look up $key in $name and say its value.",
+    )
+    return question(prompt, files, values[key], f"grep {key} {folder}{name}", key=key, name=folder + name)
+
+
+def most_common(draw: Draw) -> Task:
+    name = file_names(draw, 1, "log")[0]
+    users = draw.words(words.PEOPLE, 4)
+    rows = log(draw, draw.integer(8, 16), users)
+    top = users[0]
+    while not _leads(top, rows):
+        rows.append(rows[-1].replace(f" {rows[-1].split()[2]} ", f" {top} "))
+    prompt = draw.say(
+        "Which user occurs most often in $name? Lines are: time level user action.",
+        "Name the user with the most lines in $name (time level user action).",
+        "Who has the most lines in $name? Each line is time, level, user, action.",
+        "Find the busiest user of $name; its lines read time level user action.",
+    )
+    command = f"cut -d' ' -f3 {name} | sort | uniq -c | sort -rn | head -n 1"
+    return question(prompt, {name: text(rows)}, top, command, name=name)
+
+
+def _leads(user: str, rows: list[str]) -> bool:
+    counts = Counter(row.split()[2] for row in rows)
+    return all(counts[user] > count for other, count in counts.items() if other != user)
+
+
+def count_files(draw: Draw) -> Task:
+    end, other = draw.words(words.CODE_ENDS if draw.held else words.TEXT_ENDS, 2)
+    stems = draw.words(words.STEMS, draw.integer(6, 10))
+    folders = [f"{folder}/" for folder in draw.words(words.FOLDERS, 3)] if draw.level == 2 else [""]
+    kept = draw.integer(3, len(stems) - 1)
+    files = {
+        f"{draw.any(folders)}{stem}.{end if i < kept else other}": f"{stem}\n" for i, stem in enumerate(stems)
+    }
+    prompt = draw.say(
+        "How many .$end files are there?$where",
+        "Count the files that end in .$end.$where",
+        "Tell me the number of .$end files.$where",
+        "What is the number of files ending in .$end?$where",
+    )
+    where = " Look in all folders." if draw.level == 2 else ""
+    command = f"find . -name '*.{end}' | wc -l" if draw.level == 2 else f"ls *.{end} | wc -l"
+    return question(prompt, files, kept, command, end=end, where=where)
+
+
+FAMILIES = (
+    Family("count_lines", "how many lines a file has", "shell", count_lines, levels=(1, 2)),
+    Family("count_matches", "how many lines hold a word", "shell", count_matches),
+    Family("find_file", "where a file is", "shell", find_file),
+    Family("read_value", "what a setting is", "shell", read_value, levels=(1, 2)),
+    Family("most_common", "who occurs most often in a log", "shell", most_common, levels=(3,)),
+    Family("count_files", "how many files have an ending", "shell", count_files, levels=(1, 2)),
+    Family("count_words", "how many words a file has", "shell", count_words, levels=(1,), split="heldout"),
+    Family("find_word", "which file holds a word", "shell", find_word, levels=(1, 2), split="heldout"),
+)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What a family of tasks is, and how one is drawn so that held-out things stay held out.
+
+A family makes a task from a seed: the same seed, level and split give the same task on every machine
+and every Python. Two lines keep training apart from evaluation:
+
+    by family       a family with split "heldout" never appears in training at all
+    by parameters   in the others every fourth word of every pool, every fifth number of every range and
+                    every fourth wording belong to the held-out split only
+
+`Draw` is where the second line is drawn; families only ask it for words, numbers and wordings.
+The pools are in words.py, the families in write.py, fix.py, files.py, text.py and ask.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from rusty_r2.errors import TaskError
+from rusty_r2.task import Task
+
+T = TypeVar("T")
+SPLITS = ("train", "heldout")
+
+
+class Draw:
+    """A seeded source of choices that keeps the held-out part of every pool out of training."""
+
+    def __init__(self, key: str, split: str, level: int) -> None:
+        # Only random() is used: its sequence is promised to stay the same from version to version.
+        self._rng = random.Random(key)
+        self.held = split == "heldout"
+        self.level = level
+        self.new_wording = False
+
+    def below(self, n: int) -> int:
+        return int(self._rng.random() * n)
+
+    def chance(self, p: float) -> bool:
+        return self._rng.random() < p
+
+    def any(self, options: Sequence[T]) -> T:
+        """One of `options`, the same in both splits."""
+        return options[self.below(len(options))]
+
+    def integer(self, low: int, high: int) -> int:
+        """A whole number in [low, high], the same in both splits: for data, not for parameters."""
+        return low + self.below(high - low + 1)
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        left = list(items)
+        return [left.pop(self.below(len(left))) for _ in range(len(left))]
+
+    def word(self, pool: Sequence[str]) -> str:
+        """One word of this split's part of `pool`."""
+        return self.any(part(pool, held=self.held))
+
+    def words(self, pool: Sequence[str], count: int) -> list[str]:
+        """`count` different words of this split's part of `pool`."""
+        return self.shuffled(part(pool, held=self.held))[:count]
+
+    def number(self, low: int, high: int) -> int:
+        """A parameter in [low, high] of this split's numbers."""
+        numbers = [n for n in range(low, high + 1) if (n % 5 == 3) == self.held]
+        return self.any(numbers if high - low >= 9 else range(low, high + 1))
+
+    def say(self, *wordings: str) -> str:
+        """One of this family's wordings; the fourth, eighth, ... are never seen in training."""
+        fresh = self.held and len(wordings) > 3 and self.chance(0.5)
+        self.new_wording |= fresh
+        return self.any(part(wordings, held=fresh))
+
+
+def part(pool: Sequence[T], *, held: bool) -> list[T]:
+    """Every fourth item, or all the others; a pool too small to divide stays whole."""
+    return [item for i, item in enumerate(pool) if (i % 4 == 3) == held] if len(pool) > 3 else list(pool)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A source of tasks of one sort."""
+
+    name: str
+    about: str
+    kind: str
+    """write, fix or shell"""
+    draw: Callable[[Draw], Task]
+    levels: tuple[int, ...] = (1, 2, 3)
+    """difficulties it can make; 1 is the easiest"""
+    split: str = "train"
+    """train: both splits, by parameters; heldout: the whole family is kept for evaluation"""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return SPLITS if self.split == "train" else ("heldout",)
+
+    def make(self, seed: int, difficulty: int = 1, split: str = "train") -> Task:
+        """The task of this seed."""
+        if difficulty not in self.levels:
+            raise TaskError(f"{self.name} has levels {list(self.levels)}, not {difficulty}")
+        if split not in self.splits:
+            raise TaskError(f"{self.name} makes tasks of {' and '.join(self.splits)} only, not {split!a}")
+        draw = Draw(f"{self.name}/{difficulty}/{split}/{seed}", split, difficulty)
+        task = self.draw(draw)
+        return replace(
+            task,
+            name=f"{self.name}-{difficulty}-{split}-{seed}",
+            family=self.name,
+            difficulty=difficulty,
+            split=split,
+            tags=(self.kind, *(["new_wording"] if draw.new_wording else [])),
+        )
+
+
+def fingerprint(task: Task) -> str:
+    """What makes two tasks the same: words, files and check, whatever they are called."""
+    same = {key: value for key, value in task.to_dict().items() if key in ("prompt", "files", "check")}
+    return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=12).hexdigest()

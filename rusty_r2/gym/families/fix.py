@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Fix a broken function: the file holds a gold function with one fault; the prompt says what it should do.
+
+The broken text is run on the hidden cases while the task is drawn, and dropped if it passes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from string import Template
+
+from rusty_r2.errors import TaskError
+from rusty_r2.gym.families import mutate, words
+from rusty_r2.gym.families.base import Draw, Family
+from rusty_r2.gym.families.functions import Function, function, recipes, run
+from rusty_r2.task import Calls, Case, Task
+
+TABLES = ("arithmetic", "tests", "strings", "lists", "dicts", "choices", "units")
+WORDINGS = (
+    "$file is broken: $call should return $says. Fix it.",
+    "Fix the function $f in $file. It should return $says.",
+    "The function $f in $file has a bug. It must return $says.",
+    "Something is wrong with $call in $file; it ought to return $says. Repair it.",
+    "Repair $file so that $call returns $says.",
+    "Find and fix the bug in $file: $f must return $says.",
+    "$call in $file should return $says, but it does not. Correct it.",
+    "Debug $f in $file. What it has to return is $says.",
+)
+SYMPTOMS = (
+    "At the moment $shown gives $wrong instead of $value.",
+    "For example, $shown should be $value, not $wrong.",
+    "$shown returns $wrong, but $value is right.",
+    "Now $shown comes out as $wrong where $value is wanted.",
+)
+TRIES = 80
+
+
+def fixer(mutation: mutate.Mutation) -> Callable[[Draw], Task]:
+    """A drawer of tasks whose functions are broken in one way."""
+
+    def draw_task(draw: Draw) -> Task:
+        made, broken = _broken(draw, mutation)
+        file = f"{draw.word(words.MODULES)}.py"
+        asked = Template(draw.say(*WORDINGS)).substitute(
+            f=made.name, call=made.call, file=file, says=made.says
+        )
+        wrong = outcome(broken, made.name, made.example)
+        if wrong != repr(made.example.expected) and draw.chance(0.5):
+            asked += " " + Template(draw.say(*SYMPTOMS)).substitute(
+                shown=made.shown(made.example), wrong=wrong, value=repr(made.example.expected)
+            )
+        return Task(
+            name="",
+            prompt=asked,
+            files={file: broken},
+            check=Calls(file, made.name, made.cases),
+            solution={file: made.source},
+        )
+
+    return draw_task
+
+
+def _broken(draw: Draw, mutation: mutate.Mutation) -> tuple[Function, str]:
+    """A function and a broken text of it that fails at least one hidden case."""
+    pool = [recipe for table in TABLES for recipe in recipes()[table]]
+    for _ in range(TRIES):
+        made = function(draw, pool)
+        for text in draw.shuffled([text for text in mutation(made.source) if text != made.source]):
+            if any(outcome(text, made.name, case) != repr(case.expected) for case in made.cases):
+                return made, text
+    raise TaskError(f"no function of level {draw.level} can be broken by {mutation.__name__}")
+
+
+def outcome(source: str, name: str, case: Case) -> str:
+    """What a call gives, as a person would see it: a value, or the name of an error."""
+    try:
+        return repr(run(source, name)(*case.args))
+    except SyntaxError:  # also its kinds, such as IndentationError, which differ from version to version
+        return "a SyntaxError"
+    except Exception as error:
+        return f"a {type(error).__name__}"
+
+
+FAMILIES = (
+    Family("fix_operator", "a wrong arithmetic operator", "fix", fixer(mutate.operator)),
+    Family("fix_constant", "a wrong number", "fix", fixer(mutate.constant)),
+    Family(
+        "fix_comparison",
+        "a comparison turned round or off at its edge",
+        "fix",
+        fixer(mutate.comparison),
+    ),
+    Family("fix_call", "the wrong builtin or method", "fix", fixer(mutate.call)),
+    Family("fix_return", "a value that is not returned", "fix", fixer(mutate.returned)),
+    Family("fix_grammar", "a file that Python cannot read", "fix", fixer(mutate.grammar)),
+    Family("fix_name", "a misspelt name", "fix", fixer(mutate.name), split="heldout"),
+    Family("fix_order", "two things the wrong way round", "fix", fixer(mutate.order), split="heldout"),
+)

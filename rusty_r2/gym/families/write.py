@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Write a function: the file holds its first line, the prompt says what it returns, hidden calls decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from string import Template
+
+from rusty_r2.gym.families import words
+from rusty_r2.gym.families.base import Draw, Family
+from rusty_r2.gym.families.functions import function, recipes
+from rusty_r2.task import Calls, Task
+
+WORDINGS = (
+    "Write the function $f in $file. It returns $says.",
+    "In $file, complete $call so that it returns $says.",
+    "$file has an empty function $f. Make it return $says.",
+    "Fill in $f in $file: it should give back $says.",
+    "Implement $call in $file. It must return $says.",
+    "Make $call in $file return $says.",
+    "Finish $file: $call returns $says.",
+    "The function $f in $file does nothing yet. It ought to return $says.",
+)
+EXAMPLES = (
+    "For example, $shown returns $value.",
+    "Example: $shown is $value.",
+    "$shown must give $value.",
+    "So $shown comes out as $value.",
+)
+EMPTY = ("pass", "...", "return None", "raise NotImplementedError")
+
+
+def writer(table: str) -> Callable[[Draw], Task]:
+    """A drawer of tasks from one table of recipes."""
+
+    def draw_task(draw: Draw) -> Task:
+        made = function(draw, recipes()[table])
+        file = f"{draw.word(words.MODULES)}.py"
+        asked = Template(draw.say(*WORDINGS)).substitute(
+            f=made.name, call=made.call, file=file, says=made.says
+        )
+        if draw.chance(0.5):
+            shown, value = made.shown(made.example), repr(made.example.expected)
+            asked += " " + Template(draw.say(*EXAMPLES)).substitute(shown=shown, value=value)
+        return Task(
+            name="",
+            prompt=asked,
+            files={file: f"def {made.call}:\n    {draw.any(EMPTY)}\n"},
+            check=Calls(file, made.name, made.cases),
+            solution={file: made.source},
+        )
+
+    return draw_task
+
+
+FAMILIES = (
+    Family("arithmetic", "return a sum, product, rest or bound of numbers", "write", writer("arithmetic")),
+    Family("tests", "return True or False about numbers and texts", "write", writer("tests")),
+    Family("strings", "change, measure or search a text", "write", writer("strings")),
+    Family("lists", "sum, sort, map and filter a list", "write", writer("lists")),
+    Family("dicts", "look things up, count and filter in a dictionary", "write", writer("dicts")),
+    Family("choices", "return one of several words or numbers", "write", writer("choices")),
+    Family("units", "convert hours to minutes, feet to inches and the like", "write", writer("units")),
+    Family("slices", "take a part of a list or a text", "write", writer("slices"), split="heldout"),
+    Family("formats", "build a text from parts", "write", writer("formats"), split="heldout"),
+)
