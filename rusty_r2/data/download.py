@@ -23,9 +23,7 @@ from typing import Any
 from rusty_r2.config import home
 from rusty_r2.errors import ConfigError, DataError, need
 
-_SOFTWARE = (
-    "mit apache-2.0 bsd-2-clause bsd-3-clause isc unlicense 0bsd zlib psf-2.0 python-2.0 bsl-1.0 mpl-2.0"
-)
+_SOFTWARE = "mit apache-2.0 bsd-2-clause bsd-3-clause isc unlicense 0bsd zlib psf-2.0 bsl-1.0 mpl-2.0"
 _TEXT = "cc0-1.0 cc-by-3.0 cc-by-4.0 cc-by-sa-3.0 cc-by-sa-4.0 gfdl odc-by pddl public-domain"
 ALLOWED = frozenset(f"{_SOFTWARE} {_TEXT}".split())
 
