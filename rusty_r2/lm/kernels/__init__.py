@@ -1,0 +1,1 @@
+"""The same mathematics for other machines: C++ for processors, Triton for GPUs."""
