@@ -2,7 +2,8 @@
 """Cross-entropy over a large vocabulary, a chunk of tokens at a time.
 
 `linear_cross_entropy` is F.cross_entropy(hidden @ weight.T, targets, reduction="sum") without the
-logits of the whole batch ever existing: per chunk the logits are made, turned into their own gradient in place and multiplied out, so that the way back has nothing left to do but to scale.
+logits of the whole batch ever existing: per chunk the logits are made, turned into their own gradient
+in place and multiplied out, so that the way back has nothing left to do but to scale.
 On a GPU the turn is one Triton kernel that reads and writes each logit once, on a processor one C++
 sweep; elsewhere a few PyTorch operations. Under autocast the products run in its dtype.
 """
@@ -26,14 +27,10 @@ _SOURCE = Path(__file__).parent / "kernels" / "softmax.cpp"
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, chunk: int = 0) -> Tensor:
     """Sum of -log softmax(hidden @ weight.T)[target] over rows; hidden [N,C], weight [V,C], targets [N]."""
-    if (
-        targets.device.type == "cpu"
-        and targets.numel()
-        and not 0 <= int(targets.min()) <= int(targets.max()) < len(weight)
-    ):
-        raise DataError(
-            f"a target is not one of the model's {len(weight)} words: {int(targets.min())}..{int(targets.max())}"
-        )
+    if targets.device.type == "cpu" and targets.numel():
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= len(weight):
+            raise DataError(f"targets {low}..{high} are not among the model's {len(weight)} words")
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
