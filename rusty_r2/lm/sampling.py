@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Which distribution the next word comes from, said once for everybody.
+
+Penalty, temperature, mask, top-k, top-p, in that order, then what is left is normalised. `log_probs` is the
+definition, in torch, and what PPO's update scores with; the C++ sampler (lm/engine_sampler.h) and `choose`
+below draw from the same distribution, and tests hold them to it. Equal logits are kept or cut together.
+
+Chance comes from `uniform(seed, count)`: a word depends on its row's seed and its place in the answer, never
+on who else is in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rusty_r2.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+Floats = NDArray[np.float32]
+Mask = NDArray[np.uint32]
+"""[rows, words/32]: bit j of number i allows word 32·i + j"""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next word is drawn."""
+
+    temperature: float = 0.7
+    """0 takes the likeliest word"""
+    top_k: int = 0
+    """only the k likeliest words; 0: all"""
+    top_p: float = 1.0
+    """only the likeliest words that together reach this probability"""
+    repetition_penalty: float = 1.0
+    """above 1: words of this answer become less likely"""
+    seed: int = 0
+    """the same seed draws the same words"""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ConfigError(f"temperature {self.temperature} must be 0 (greedy) or more")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k {self.top_k} must be 0 (all words) or more")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p {self.top_p} must be above 0 and at most 1")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise ConfigError(f"repetition_penalty {self.repetition_penalty} must be above 0")
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def uniform(seeds: Sequence[int] | NDArray[Any], counts: Sequence[int] | NDArray[Any]) -> NDArray[np.float64]:
+    """Numbers in [0, 1), one a row: the counts-th of each seed's own sequence (SplitMix64)."""
+    with np.errstate(over="ignore"):
+        mixed = _mix(np.array([seed & (2**64 - 1) for seed in map(int, seeds)], np.uint64))
+        bits = _mix(mixed + np.asarray(counts, np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    return np.asarray((bits >> np.uint64(11)) * 2.0**-53, np.float64)
+
+
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = z + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def allowed(mask: Mask, words: int) -> NDArray[np.bool_]:
+    """A bit mask [..., words/32] as booleans [..., words]."""
+    flat = np.ascontiguousarray(mask).astype("<u4", copy=False).view(np.uint8)
+    return np.unpackbits(flat, axis=-1, bitorder="little")[..., :words].astype(bool)
+
+
+def bits(keep: NDArray[np.bool_]) -> Mask:
+    """Booleans [..., words] as a bit mask."""
+    padded = np.pad(keep, [(0, 0)] * (keep.ndim - 1) + [(0, -keep.shape[-1] % 32)])
+    return np.ascontiguousarray(np.packbits(padded, axis=-1, bitorder="little")).view("<u4").astype(np.uint32)
+
+
+def log_probs(
+    logits: torch.Tensor,
+    sampling: Sampling,
+    mask: torch.Tensor | None = None,
+    history: Sequence[Sequence[int]] | None = None,
+) -> torch.Tensor:
+    """Normalised log-probabilities [..., words] of the distribution really sampled; −inf where impossible.
+
+    `mask`: booleans [..., words], True where a word is allowed. `history`: for each row of logits
+    [rows, words] the words of its answer so far, which the repetition penalty counts.
+    """
+    import torch
+
+    z = logits.float()
+    if history is not None and sampling.repetition_penalty != 1:
+        seen = torch.zeros_like(z, dtype=torch.bool)
+        for row, ids in enumerate(history):
+            seen[row, list(ids)] = True
+        weaker = torch.where(z > 0, z / sampling.repetition_penalty, z * sampling.repetition_penalty)
+        z = torch.where(seen, weaker, z)
+    never = float("-inf")
+    if sampling.temperature > 0:
+        z = z * (1 / sampling.temperature)
+    if mask is not None:
+        z = z.masked_fill(~mask, never)
+    if sampling.temperature == 0:
+        only = torch.nn.functional.one_hot(z.argmax(-1), z.shape[-1]).bool()
+        return torch.zeros_like(z).masked_fill(~only, never)
+    if 0 < sampling.top_k < z.shape[-1]:
+        z = z.masked_fill(z < z.topk(sampling.top_k, dim=-1).values[..., -1:], never)
+    if sampling.top_p < 1:
+        ordered = z.detach().sort(dim=-1, descending=True).values
+        share = ordered.double().softmax(-1)
+        before = share.cumsum(-1) - share
+        least = ordered.masked_fill(before >= sampling.top_p, float("inf")).amin(-1, keepdim=True)
+        z = z.masked_fill(z < least, never)
+    return z.log_softmax(-1)
+
+
+def choose(
+    logits: Floats,
+    sampling: Sampling,
+    uniforms: NDArray[np.float64],
+    mask: Mask | None = None,
+    history: Sequence[Sequence[int]] | None = None,
+    given: NDArray[np.int32] | None = None,
+) -> tuple[NDArray[np.int32], Floats, NDArray[np.bool_]]:
+    """Words, their log-probabilities and which words were possible, in NumPy: the C++ sampler's twin."""
+    logp = np.stack(
+        [
+            _row(
+                row,
+                sampling,
+                None if mask is None else allowed(mask[i], len(row)),
+                None if history is None else history[i],
+            )
+            for i, row in enumerate(logits)
+        ]
+    )
+    if given is None:
+        climb = np.exp(logp).cumsum(-1)
+        given = np.array([_first_above(c, u * c[-1]) for c, u in zip(climb, uniforms, strict=True)], np.int32)
+    taken = np.take_along_axis(logp, given[:, None].astype(np.int64), -1)[:, 0].astype(np.float32)
+    return given, taken, logp > -np.inf
+
+
+def _first_above(climb: NDArray[np.float64], level: float) -> int:
+    return int(
+        min(np.searchsorted(climb, level, side="right"), np.searchsorted(climb, climb[-1], side="left"))
+    )
+
+
+def _row(
+    logits: Floats, sampling: Sampling, mask: NDArray[np.bool_] | None, seen: Sequence[int] | None
+) -> NDArray[np.float64]:
+    z = logits.astype(np.float32, copy=True)
+    if seen and sampling.repetition_penalty != 1:
+        ids = np.unique(np.asarray(seen, np.int64))
+        penalty = np.float32(sampling.repetition_penalty)
+        z[ids] = np.where(z[ids] > 0, z[ids] / penalty, z[ids] * penalty)
+    if sampling.temperature > 0:
+        z *= np.float32(1 / sampling.temperature)
+    if mask is not None:
+        z[~mask] = -np.inf
+    if sampling.temperature == 0:
+        return np.where(np.arange(len(z)) == z.argmax(), 0.0, -np.inf)
+    if 0 < sampling.top_k < len(z):
+        z[z < np.partition(z, -sampling.top_k)[-sampling.top_k]] = -np.inf
+    if sampling.top_p < 1:
+        ordered = np.sort(z)[::-1].astype(np.float64)
+        share = np.exp(ordered - ordered[0])
+        share /= share.sum()
+        z[z < ordered[share.cumsum() - share < sampling.top_p][-1]] = -np.inf
+    wide = z.astype(np.float64)
+    shifted = wide - wide.max()
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()), np.float64)
