@@ -14,6 +14,7 @@ Many episodes side by side are in vector.py; which task comes next is for curric
 
 from __future__ import annotations
 
+import errno
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,12 @@ from rusty_r2.task import Task, Tree, clean_path, index
 
 TASKS = Path(__file__).parent / "tasks"
 """the hand-made tasks that come with the package"""
+TOO_MUCH = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG)
+"""what a command left behind does not fit into a second workspace: its own fault, not the machine's"""
+MAX_NAME = 255
+"""bytes in one part of a path, as Linux has it"""
+MAX_DEPTH = 32
+"""parts in a path"""
 Files = dict[str, str | bytes]
 Info = dict[str, Any]
 _DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
@@ -148,7 +155,7 @@ class CodingEnv:
         truncated = not done and now.turn >= self.config.max_turns
         if done or truncated:
             self._finish(now)
-        return seen, sum(now.parts.values()), done, truncated, self._info(kind, valid=bool(kind))
+        return seen, float(sum(now.parts.values())), done, truncated, self._info(kind, valid=bool(kind))
 
     def close(self) -> None:
         """Give the sandbox back. Calling it again does no harm."""
@@ -182,7 +189,7 @@ class CodingEnv:
 
     def _edited(self, now: _Episode, action: Edit) -> str:
         try:
-            path = clean_path(action.path)
+            path = _place(action.path, now.files)
             if now.box is not None:
                 now.box.write(path, action.content)
         except (TaskError, OSError) as error:
@@ -193,22 +200,24 @@ class CodingEnv:
         return self._tested(now, before, f"wrote {path}")
 
     def _ran(self, now: _Episode, action: Cmd) -> str:
-        if now.box is None:
-            now.box = open_sandbox(
-                level=self.config.level,
-                at_least=self.config.at_least,
-                limits=limits_of(now.task),
-                files=now.files,
-            )
-            now.level, now.degraded = now.box.level, now.box.degraded
-        result = now.box.run(action.command)
+        now.box = box = now.box or self._open(now)
+        result = box.run(action.command)
         seen = shown(result, self.config.max_output)
         before = now.files
         try:
-            now.files = dict(now.box.files())
+            now.files = dict(box.files())
         except OSError as error:
             return f"{seen}\nSYSTEM_MSG: the workspace cannot be read: {error}"
         return self._tested(now, before, seen)
+
+    def _open(self, now: _Episode) -> Sandbox:
+        config, limits = self.config, limits_of(now.task)
+        try:
+            box = open_sandbox(level=config.level, at_least=config.at_least, limits=limits, files=now.files)
+        except OSError as error:  # the paths and sizes were looked at before: this is the machine's fault
+            raise SandboxError(f"the workspace could not be filled: {error}. Type: rusty doctor") from error
+        now.level, now.degraded = box.level, box.degraded
+        return box
 
     def _tested(self, now: _Episode, before: Files, seen: str) -> str:
         """`seen`, and the tests' result where the files changed and the files decide."""
@@ -233,7 +242,12 @@ class CodingEnv:
             now.parts["parses"] = self.config.parses
 
     def _judge(self, now: _Episode, message: str) -> Verdict:
-        verdict = judge(now.task, now.files, message)
+        try:
+            verdict = judge(now.task, now.files, message)
+        except OSError as error:
+            if error.errno not in TOO_MUCH:
+                raise SandboxError(f"the work could not be judged: {error}. Type: rusty doctor") from error
+            verdict = Verdict(False, 0, 0, f"the workspace cannot be judged: {error}", parses=False)
         now.verdict = verdict
         now.level, now.degraded = verdict.level or now.level, verdict.degraded or now.degraded
         share = verdict.passed_tests / verdict.total if verdict.total else float(verdict.passed)
@@ -330,6 +344,20 @@ def limits_of(task: Task) -> Limits:
         return replace(Limits(), **dict(task.limits))  # type: ignore[arg-type]
     except TypeError as error:
         raise TaskError(f"task {task.name}: {error}. Its limits must be fields of Limits") from error
+
+
+def _place(path: str, files: Files) -> str:
+    """`path` cleaned, where a file can stand there beside `files`."""
+    path = clean_path(path)
+    parts = path.split("/")
+    if len(parts) > MAX_DEPTH or any(len(part.encode()) > MAX_NAME for part in parts):
+        raise TaskError(f"{path[:40]!a} is too long a path")
+    above = next(("/".join(parts[:n]) for n in range(1, len(parts)) if "/".join(parts[:n]) in files), None)
+    if above is not None:
+        raise TaskError(f"{above!a} is a file, not a folder")
+    if any(name.startswith(path + "/") for name in files):
+        raise TaskError(f"{path!a} is a folder")
+    return path
 
 
 def _failed(verdict: Verdict, room: int) -> str:

@@ -1,0 +1,3 @@
+# TODO read the arguments
+def main():
+    return 0  # TODO say something

@@ -1,0 +1,2 @@
+def seconds(text):
+    return int(text)

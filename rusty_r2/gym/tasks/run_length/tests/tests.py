@@ -1,0 +1,5 @@
+assert encode("") == []
+assert encode("z") == [["z", 1]]
+assert encode("aabbb") == [["a", 2], ["b", 3]]
+assert encode("abca") == [["a", 1], ["b", 1], ["c", 1], ["a", 1]]
+assert encode("  x") == [[" ", 2], ["x", 1]]
