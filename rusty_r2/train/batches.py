@@ -20,24 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Ids = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a step, all (row, token)."""
-
-    ids: Ids
-    targets: Ids
-    """what should follow each token"""
-    mask: Ids | None = None
-    """True where the target counts; None: everywhere"""
-    reset: Ids | None = None
-    """True where a document begins, and what was before it is forgotten; None: nowhere"""
-
-    @property
-    def supervised(self) -> int:
-        return int(self.ids.size if self.mask is None else self.mask.sum())
+from rusty_r2.data.shards import Rows
 
 
 class Source(Protocol):
@@ -54,43 +37,45 @@ class Batch:
 
     step: int
     supervised: int
+    """targets that count"""
     ids: Tensor
     targets: Tensor
-    mask: Tensor | None
-    reset: Tensor | None
+    reset: Tensor
+    chosen: NDArray[np.bool_]
+    """which targets count; here and not on the device, which would have to be waited for to count them"""
 
     def parts(self, size: int) -> Iterator[tuple[slice, Batch]]:
         """At most `size` rows at a time, and where they are."""
         for start in range(0, len(self.ids), size):
             rows = slice(start, start + size)
-            mask = None if self.mask is None else self.mask[rows]
-            reset = None if self.reset is None else self.reset[rows]
-            yield rows, Batch(self.step, self.supervised, self.ids[rows], self.targets[rows], mask, reset)
+            chosen = self.chosen[rows]
+            part = (self.ids[rows], self.targets[rows], self.reset[rows], chosen)
+            yield rows, Batch(self.step, int(chosen.sum()), *part)
+
+    def where(self) -> Tensor | None:
+        """The numbers of the targets that count, row after row; None: all of them."""
+        if self.supervised == self.chosen.size:
+            return None
+        numbers = torch.from_numpy(np.flatnonzero(self.chosen))
+        device = self.ids.device
+        return (numbers.pin_memory() if device.type == "cuda" else numbers).to(device, non_blocking=True)
 
 
 def to_batch(step: int, rows: Rows, *, pin: bool = False) -> Batch:
-    def tensor(array: Ids | None, dtype: Any) -> Tensor | None:
-        if array is None:
-            return None
+    def tensor(array: NDArray[Any], dtype: Any) -> Tensor:
         made = torch.from_numpy(np.ascontiguousarray(array, dtype=dtype))
         return made.pin_memory() if pin else made
 
     ids, targets = tensor(rows.ids, np.int32), tensor(rows.targets, np.int32)
-    assert ids is not None and targets is not None
-    mask, reset = tensor(rows.mask, np.bool_), tensor(rows.reset, np.bool_)
-    return Batch(step, rows.supervised, ids, targets, mask, reset)
+    return Batch(step, rows.supervised, ids, targets, tensor(rows.reset, np.bool_), rows.mask)
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
     """Ids travel as 32 bit, without a wait, and become the 64 bit that indexing wants where they arrive."""
-
-    def move(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.to(device, non_blocking=True)
-
-    ids, targets = batch.ids.to(device, non_blocking=True), batch.targets.to(device, non_blocking=True)
-    return Batch(
-        batch.step, batch.supervised, ids.long(), targets.long(), move(batch.mask), move(batch.reset)
+    ids, targets, reset = (
+        tensor.to(device, non_blocking=True) for tensor in (batch.ids, batch.targets, batch.reset)
     )
+    return Batch(batch.step, batch.supervised, ids.long(), targets.long(), reset, batch.chosen)
 
 
 class Feeder:

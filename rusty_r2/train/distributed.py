@@ -62,6 +62,11 @@ class World:
             for tensor, part in zip(bucket, parts, strict=True):
                 tensor.detach().copy_(part.view_as(tensor))
 
+    def copy(self, tensors: Sequence[Tensor]) -> None:
+        """Make every tensor what the first process has, in place."""
+        for tensor in tensors if self.size > 1 else ():
+            dist.broadcast(tensor.detach(), src=0)
+
     def any(self, said: bool) -> bool:
         """Whether any process says so."""
         if self.size == 1:

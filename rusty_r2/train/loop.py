@@ -10,7 +10,6 @@ on the device until they arrive by themselves; nothing here waits for a GPU insi
 from __future__ import annotations
 
 import contextlib
-import math
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,6 +22,8 @@ import torch
 from torch import Tensor
 
 from rusty_r2.errors import TrainingError
+from rusty_r2.lm.loss import linear_cross_entropy
+from rusty_r2.lm.rwkv import TinyRWKVLM
 from rusty_r2.train.batches import Batch, Feeder, Source
 from rusty_r2.train.distributed import World
 from rusty_r2.train.optim import Descent
@@ -36,9 +37,9 @@ PERSISTENT = 20
 class Trainer:
     """A model, what it learns from, and where it is. What to do besides learning is given as hooks."""
 
-    model: Any
-    loss: Callable[..., tuple[Tensor, Any, Any]]
-    """`model.loss`, or what a compiler made of it"""
+    model: TinyRWKVLM
+    trunk: Callable[..., tuple[Tensor, Tensor]]
+    """`model.trunk`, or what a compiler made of it"""
     source: Source
     descent: Descent
     world: World
@@ -54,12 +55,12 @@ class Trainer:
     """multiply in this type; None: in the weights' own"""
     carried: Tensor | None = None
     """with state carried from window to window: what each of this process's rows remembers"""
-    step: int = 0
-    """steps done"""
-    tokens: int = 0
-    """tokens seen, over all processes"""
     log: Callable[[int, dict[str, float]], None] = lambda step, facts: None
     log_interval: int = 20
+    step: int = field(init=False, default=0)
+    """steps done"""
+    tokens: int = field(init=False, default=0)
+    """tokens seen, over all processes"""
     window: Tensor = field(init=False)
     """summed loss and supervised tokens since the last log"""
 
@@ -67,7 +68,12 @@ class Trainer:
         self.window = torch.zeros(2, device=self.world.device)
         self._gauge = Gauge()
         self._said_skipped = 0.0
-        self._began = self.tokens
+        self.begin_at(0, 0)
+
+    def begin_at(self, step: int, tokens: int) -> None:
+        """Be where an earlier try has been."""
+        self.step, self.tokens, self._began = step, tokens, tokens
+        self.progress.begin_at(step)
 
     def fit(self, after_step: Callable[[bool], bool]) -> None:
         """Learn until `max_steps`, or until `after_step(last)` asks to stop."""
@@ -115,12 +121,8 @@ class Trainer:
         nominal = self.rows * batch.ids.shape[1]
         for where, part in batch.parts(self.micro):
             before = None if self.carried is None else self.carried[:, :, where]
-            with self.precision():
-                nll, _, state = self.loss(
-                    part.ids, part.targets, mask=part.mask, state=before, reset=part.reset
-                )
-            if nll.requires_grad:  # not so where nothing in this part is supervised
-                self.descent.backward(nll / nominal)
+            nll, state = self.loss(part, before)
+            self.descent.backward(nll / nominal)
             total += nll.detach()
             if before is not None:
                 after.append(state.detach())
@@ -137,6 +139,15 @@ class Trainer:
             )
         self.micro = (self.micro + 1) // 2
         self.progress.say(f"out of memory: from here {self.micro} rows at a time, as many a step as before")
+
+    def loss(self, part: Batch, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Summed loss of the targets that count, and the state after. (`model.loss` with no wait.)"""
+        with self.precision():
+            hidden, after = self.trunk(part.ids, state, reset=part.reset)
+            hidden, targets, where = hidden.flatten(0, 1), part.targets.flatten(), part.where()
+            if where is not None:
+                hidden, targets = hidden.index_select(0, where), targets.index_select(0, where)
+            return linear_cross_entropy(hidden, self.model.lm_head.weight, targets), after
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
         if self.autocast is None:
@@ -229,20 +240,14 @@ class Stop:
 
 
 @torch.no_grad()
-def bits_per_byte(
-    trainer: Trainer, held_out: Source, *, steps: int, bytes_per_token: float
-) -> dict[str, float]:
-    """How many bits the model needs for a byte of text it has not learned from."""
-    which = trainer.world.share(trainer.rows)
-    sums = torch.zeros(2, dtype=torch.float64, device=trainer.world.device)
-    feeder = Feeder(held_out, start=0, stop=steps, which=which, device=trainer.world.device)
-    with closing(feeder):
+def mean_loss(trainer: Trainer, source: Source, *, steps: int, rows: int) -> float:
+    """Mean loss, in nats a token, over the first steps of a source that is not learned from."""
+    world = trainer.world
+    sums = torch.zeros(2, dtype=torch.float64, device=world.device)
+    with closing(Feeder(source, start=0, stop=steps, which=world.share(rows), device=world.device)) as feeder:
         for batch in feeder:
             for _, part in batch.parts(trainer.micro):
-                with trainer.precision():
-                    nll, _, _ = trainer.loss(part.ids, part.targets, mask=part.mask, reset=part.reset)
-                sums[0] += nll
+                sums[0] += trainer.loss(part)[0]
             sums[1] += batch.supervised
-    trainer.world.sum([sums])
-    loss = float(sums[0] / sums[1].clamp(min=1))
-    return {"eval/loss": loss, "eval/bits_per_byte": loss / math.log(2) / bytes_per_token}
+    world.sum([sums])
+    return float(sums[0] / sums[1].clamp(min=1))

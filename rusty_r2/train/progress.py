@@ -18,14 +18,22 @@ REMEMBER = 8
 
 
 class Progress:
-    def __init__(self, total: int, *, start: int = 0, quiet: bool = False, stream: TextIO | None = None):
+    """Tells a person, or a log, how training goes."""
+
+    def __init__(self, total: int, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.total = total
         self.quiet = quiet
         self.stream = stream if stream is not None else sys.stderr
         self._live = self.stream.isatty()
         self._width = 0
-        self._seen: deque[tuple[float, int, int]] = deque([(time.monotonic(), start, 0)], maxlen=REMEMBER)
         self._paused = 0.0
+        self._seen: deque[tuple[float, int, int]] = deque(maxlen=REMEMBER)
+        self.begin_at(0)
+
+    def begin_at(self, step: int) -> None:
+        """Start the clock."""
+        self._seen.clear()
+        self._seen.append((time.monotonic() - self._paused, step, 0))
 
     def report(self, step: int, tokens: int, facts: dict[str, float]) -> float:
         """Show that `step` steps and `tokens` tokens of this go are done; tokens a second of late."""

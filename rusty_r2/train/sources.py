@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What `--data-dir` may be: token shards, text that becomes shards first, or episodes.
+
+`open_data` looks and answers with a `Data`: rows to learn from, rows held out where there are any, and
+a fingerprint that a resumed run compares. How shards and episodes are made is for data/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rusty_r2.config import home
+from rusty_r2.data.shards import Shards, read_manifest
+from rusty_r2.errors import ConfigError
+from rusty_r2.lm.tokenizer import Tokenizer
+from rusty_r2.train.batches import Source
+from rusty_r2.train.distributed import World
+
+EVAL_ROWS = 16
+"""rows of one step of evaluation: fixed, so that runs with other batches read the same held-out text"""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a run wants of its data."""
+
+    length: int
+    """tokens of a row"""
+    rows: int
+    """of a step"""
+    seed: int
+    carry: bool
+    """row r of a step goes on where row r of the step before stopped"""
+    eval_tokens: int
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Text that is never learned from."""
+
+    source: Source
+    steps: int
+    rows: int
+    bytes_per_token: float
+
+
+@dataclass(frozen=True)
+class Data:
+    """Rows to learn from, and how to recognise them."""
+
+    train: Source
+    held_out: HeldOut | None
+    tokens: int
+    """in one pass over everything"""
+    fingerprint: str
+    """changes when the rows would"""
+
+
+def open_data(path: Path, tokenizer: Path | None, world: World, ask: Ask) -> tuple[Data, Tokenizer]:
+    """Whatever is at `path`, ready to be read, and the tokenizer that reads it."""
+    words = Tokenizer.load(tokenizer)
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist. Make a corpus: rusty data corpus --output-dir {path}")
+    if path.is_file() and path.suffix == ".jsonl":
+        raise NotImplementedError
+    if not (path / "manifest.json").exists():
+        path = world.tell(shards_of_text(path, tokenizer, words) if world.first else path)
+    return open_shards(path, words, ask), words
+
+
+def shards_of_text(path: Path, tokenizer: Path | None, words: Tokenizer) -> Path:
+    """Raw text as shards, made once and kept in the data home until the text changes."""
+    from rusty_r2.data.corpus import CorpusConfig, build
+
+    kept = home() / "cache" / "corpus" / _text_key(path, words)
+    if not (kept / "manifest.json").exists():
+        build(CorpusConfig(source=(str(path),), output_dir=kept, tokenizer=tokenizer, heldout=0.05))
+    return kept
+
+
+def _text_key(path: Path, words: Tokenizer) -> str:
+    seen = hashlib.sha256(words.fingerprint.encode())
+    for file in sorted(file for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()):
+        facts = file.stat()
+        seen.update(f"{file.relative_to(path)}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
+    return seen.hexdigest()[:12]
+
+
+def open_shards(folder: Path, tokenizer: Tokenizer, ask: Ask) -> Data:
+    """A corpus folder that was tokenised with this tokenizer."""
+    manifest = read_manifest(folder)
+    theirs = manifest.get("tokenizer")
+    if theirs != tokenizer.fingerprint:
+        raise ConfigError(
+            f"{folder} was made with tokenizer {theirs}, not {tokenizer.fingerprint}. "
+            "Give the same one with --tokenizer-path, or make the shards again: rusty data corpus"
+        )
+    train = Shards(folder, length=ask.length, batch=ask.rows, seed=ask.seed, carry=ask.carry)
+    facts = json.dumps([manifest["splits"], ask.length], sort_keys=True)
+    return Data(train, _held_out(folder, ask), train.tokens, hashlib.sha256(facts.encode()).hexdigest()[:12])
+
+
+def _held_out(folder: Path, ask: Ask) -> HeldOut | None:
+    """The held-out split in windows of the same length; None where it is smaller than one."""
+    split = read_manifest(folder)["splits"].get("heldout", {})
+    if split.get("tokens", 0) <= 2 * ask.length:
+        return None
+    shards = Shards(folder, "heldout", length=ask.length, batch=EVAL_ROWS)
+    whole = shards.tokens // (EVAL_ROWS * ask.length)
+    steps = max(1, min(whole, ask.eval_tokens // (EVAL_ROWS * ask.length)))
+    return HeldOut(shards, steps, EVAL_ROWS, shards.text_bytes / (shards.tokens - shards.documents))
