@@ -70,6 +70,23 @@ def usage(root: int) -> tuple[int, int]:
     return total, entries
 
 
+def remove(root: int) -> None:
+    """Empty a folder, whatever its owner made of it."""
+    with os.scandir(root) as entries:
+        listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in listed:
+        if not is_folder:
+            os.unlink(name, dir_fd=root)
+            continue
+        below = _enter(root, name)
+        try:
+            os.fchmod(below, 0o700)
+            remove(below)
+        finally:
+            os.close(below)
+        os.rmdir(name, dir_fd=root)
+
+
 def _relative(path: str) -> str:
     clean = os.path.normpath(path)
     if not path or "\0" in path or clean.startswith("/") or clean.split("/")[0] in ("..", "."):

@@ -13,7 +13,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -58,11 +57,11 @@ class Spawner:
         self._socket = ours
         self._lock = threading.Lock()
         self._next = 0
-        boot = {"modules": sources(), "config": config | {"supervisor": os.getpid()}}
+        boot: dict[str, Any] = {"modules": sources(), "config": config | {"supervisor": os.getpid()}}
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
         with theirs:
             self._process = subprocess.Popen(
-                [python(), "-I", "-S", "-B", "-X", "utf8", "-c", BOOTSTRAP, str(theirs.fileno())],
+                [config["python"], "-I", "-S", "-B", "-X", "utf8", "-c", BOOTSTRAP, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
                 cwd="/",
@@ -73,6 +72,9 @@ class Spawner:
         ours.settimeout(START_S)
         try:
             ours.send(json.dumps(boot).encode())
+            if config["level"] == "bwrap":
+                boot["config"]["level"] = "inside bwrap"
+                ours.send(json.dumps(boot).encode())
             self.notes: list[str] = self._receive()[0]["notes"]
         except BaseException:
             self.close()
@@ -127,8 +129,3 @@ class Spawner:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def python() -> str:
-    """The real interpreter: not a shim, not the link of a virtual environment."""
-    return str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())

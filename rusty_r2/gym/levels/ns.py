@@ -9,60 +9,26 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
-import sysconfig
 import threading
 from pathlib import Path
 from typing import Any
 
+from rusty_r2.gym.levels import host
 from rusty_r2.gym.levels.launch import Spawner
 from rusty_r2.gym.levels.spawned import Place, SpawnedSandbox
 from rusty_r2.gym.sandbox import Limits
 
-NOBODY = 65534
-SYSTEM = (
-    "/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store",
-    "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime",
-    "/etc/ssl/certs", "/etc/mime.types",
-)  # fmt: skip
-"""what programs need to start; nothing here is private to a user"""
-
-_shared: dict[int, Spawner] = {}
+_shared: dict[tuple[int, str], Spawner] = {}
 _lock = threading.Lock()
 
 
-def identity() -> tuple[int, int]:
-    """The host uid and gid of payloads: ours, but never root's."""
-    return (os.geteuid(), os.getegid()) if os.geteuid() else (NOBODY, NOBODY)
-
-
-def interpreter_paths() -> list[str]:
-    """Where this Python's own files are; site packages of a virtual environment are not among them."""
-    base = Path(sys.base_prefix).resolve()
-    if str(base).startswith("/usr"):
-        return []
-    if base in (Path("/"), Path.home()) or base in Path.home().parents:
-        return [sysconfig.get_path("stdlib"), str(Path(sys.executable).resolve())]
-    return [str(base)]
-
-
-def package_root() -> str:
-    """Our own package holds gold solutions: payloads must not see it."""
-    return str(Path(__file__).resolve().parents[2])
-
-
-def environment(home: str, temporary: str) -> dict[str, str]:
-    own = [f"{path}/bin" for path in interpreter_paths()[:1] if Path(path, "bin").is_dir()]
-    path = ":".join([*own, "/usr/local/bin", "/usr/bin", "/bin"])
-    return {"PATH": path, "HOME": home, "TMPDIR": temporary, "LANG": "C.UTF-8", "USER": "box", "TERM": "dumb"}
-
-
 def config() -> dict[str, Any]:
-    uid, gid = identity()
-    read_only = [*SYSTEM, *interpreter_paths()]
-    hidden = package_root()
+    uid, gid = host.identity()
+    read_only = [*host.SYSTEM, *host.interpreter_paths()]
+    hidden = host.package_root()
     return {
         "level": "ns",
+        "python": host.python(),
         "uid": uid,
         "gid": gid,
         "was_root": os.geteuid() == 0,
@@ -71,16 +37,23 @@ def config() -> dict[str, Any]:
     }
 
 
-def open_ns(limits: Limits, *, network: str) -> SpawnedSandbox:
-    spawner = shared_spawner()
+def open_ns(
+    limits: Limits, *, workspace: Path | None, mode: str, protect: tuple[str, ...], network: str
+) -> SpawnedSandbox:
+    spawner = shared_spawner("ns", config())
     number = spawner.number()
     _, (folder,) = spawner.ask({"op": "open", "id": number, "disk": limits.disk, "inodes": limits.inodes})
-    uid, gid = identity()
+    uid, gid = host.identity()
     place = Place(
         level="ns",
         degraded=tuple(spawner.notes),
         spawner=spawner,
-        request={"id": number, "network": network, "cwd": "/box", "env": environment("/box", "/tmp")},
+        request={
+            "id": number,
+            "network": network,
+            "cwd": "/box",
+            "env": host.environment("/box", "/tmp", host.interpreter_paths()),
+        },
         folder=folder,
         uid=uid,
         gid=gid,
@@ -94,11 +67,11 @@ def void(_: object) -> None:
     """For callbacks whose answer nobody needs."""
 
 
-def shared_spawner() -> Spawner:
-    """The spawner of this process; a fork of this process starts its own."""
+def shared_spawner(level: str, settings: dict[str, Any]) -> Spawner:
+    """The spawner of this process for a level; a fork of this process starts its own."""
     with _lock:
-        spawner = _shared.get(os.getpid())
+        spawner = _shared.get((os.getpid(), level))
         if spawner is None or not spawner.alive():
-            spawner = _shared[os.getpid()] = Spawner(config())
+            spawner = _shared[os.getpid(), level] = Spawner(settings)
             atexit.register(spawner.close)
         return spawner

@@ -29,7 +29,7 @@ def child(
 ) -> NoReturn:
     """Confine this process, then be the payload, or be its init: start it, reap all, tell how it ended."""
     try:
-        job = _read_job(fds[JOB])
+        job = read_job(fds[JOB])
         confine()
         if in_place:
             os.close(fds[STATUS])
@@ -56,7 +56,7 @@ def say(status: int, message: dict[str, Any]) -> None:
         os.write(status, json.dumps(message).encode() + b"\n")
 
 
-def _read_job(descriptor: int) -> dict[str, Any]:
+def read_job(descriptor: int) -> dict[str, Any]:
     chunks = []
     offset = 0
     while chunk := os.pread(descriptor, 1 << 20, offset):

@@ -140,7 +140,14 @@ class SpawnedSandbox(Sandbox):
                 os.close(descriptor)
         stdin, stdout, stderr, status, control = ours
         return Process(
-            pidfd, stdin, stdout, stderr, status, control, by_pidfd=self._place.by_pidfd, in_place=bool(extra)
+            pidfd,
+            stdin,
+            stdout,
+            stderr,
+            status,
+            control,
+            by_pidfd=self._place.by_pidfd,
+            in_place=bool(extra) and self._place.by_pidfd,
         )
 
     def read(self, path: str) -> bytes:

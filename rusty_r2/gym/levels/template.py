@@ -26,7 +26,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 """in /dev, to /proc/self"""
 ETC = {
-    "passwd": "root:x:0:0:root:/:/bin/sh\nbox:x:1000:1000:box:/box:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
+    "passwd": "root:x:0:0::/:/bin/sh\nbox:x:1000:1000::/box:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
     "group": "root:x:0:\nbox:x:1000:\n",
     "hosts": "127.0.0.1 localhost\n",
 }
@@ -41,7 +41,7 @@ def prepare(config: dict[str, Any]) -> dict[str, int]:
 
 
 def clone_zygote(config: dict[str, Any]) -> tuple[int, int]:
-    """Clone into the namespaces. The parent maps the ids, then lets the child go on: (pid, its end of the gate)."""
+    """Clone into the namespaces; the parent maps the ids, then opens the gate that the child waits at."""
     wait, go = os.pipe()
     pid = kernel.clone(ALL_NEW)
     if pid == 0:

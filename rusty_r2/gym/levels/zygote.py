@@ -53,27 +53,25 @@ def main(control: socket.socket, config: dict[str, Any]) -> NoReturn:
 
 
 def _enter(control: socket.socket, config: dict[str, Any]) -> template.Namespaces | jail.Jail:
+    """Split into a launcher, which stays outside, and a zygote, which returns from here."""
+    if config["level"] == "inside bwrap":
+        return jail.Jail(config)
     supervisor = os.pidfd_open(config["supervisor"])
     if os.getppid() != config["supervisor"]:
         os._exit(1)
     if config["level"] == "bwrap":
-        jail.exec_bwrap(control, config, lambda pid: _watch(pid, supervisor))
-    if config["level"] == "ns":
+        pid = jail.start_bwrap(control, config)
+    elif config["level"] == "ns":
         trees = template.prepare(config)
-        pid, go = template.clone_zygote(config)
-        if pid:
-            control.close()
-            os.close(go)
-            _watch(pid, supervisor)
-        os.close(supervisor)
-        return template.Namespaces(config, go, trees)
-    pid = os.fork()
+        pid, gate = template.clone_zygote(config)
+    else:
+        pid = os.fork()
     if pid:
         control.close()
         _watch(pid, supervisor)
     kernel.die_with_parent()
     os.close(supervisor)
-    return jail.Jail(config)
+    return template.Namespaces(config, gate, trees) if config["level"] == "ns" else jail.Jail(config)
 
 
 def _watch(child: int, supervisor: int) -> NoReturn:

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What of this host a payload gets to see, and as whom it runs. Shared by all levels, on the supervisor's
+side.
+
+Started by root, payloads run as another user. At `ns` the spawner opens an interpreter in root's own
+folders before it steps down; the other levels cannot, and take one that everybody can reach.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from rusty_r2.errors import SandboxError
+
+NOBODY = 65534
+SYSTEM = (
+    "/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store",
+    "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime",
+    "/etc/ssl/certs", "/etc/mime.types",
+)  # fmt: skip
+"""what programs need to start; nothing here is private to a user"""
+
+
+def identity() -> tuple[int, int]:
+    """The host uid and gid of payloads: ours, but never root's."""
+    return (os.geteuid(), os.getegid()) if os.geteuid() else (NOBODY, NOBODY)
+
+
+def interpreter_paths() -> list[str]:
+    """Where this Python's own files are; site packages of a virtual environment are not among them."""
+    base = Path(sys.base_prefix).resolve()
+    if str(base).startswith("/usr"):
+        return []
+    if base in (Path("/"), Path.home()) or base in Path.home().parents:
+        return [sysconfig.get_path("stdlib"), python()]
+    return [str(base)]
+
+
+def reachable_paths() -> list[str]:
+    return [path for path in interpreter_paths() if _reachable(Path(path))]
+
+
+def _reachable(path: Path) -> bool:
+    """Whether the payload's user can walk there."""
+    return os.geteuid() != 0 or all(folder.stat().st_mode & 0o001 for folder in path.parents)
+
+
+def python() -> str:
+    """The real interpreter: not a shim, not the link of a virtual environment."""
+    return str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
+
+
+def reachable_python() -> str:
+    own = python()
+    if _reachable(Path(own)):
+        return own
+    system = shutil.which("python3", path="/usr/bin:/bin")
+    if system is None:
+        raise SandboxError(
+            f"the payload's user cannot reach {sys.base_prefix}. Install a python3 for all users"
+        )
+    return system
+
+
+def package_root() -> str:
+    """Our own package holds gold solutions: payloads must not see it."""
+    return str(Path(__file__).resolve().parents[2])
+
+
+def environment(home: str, temporary: str, interpreter: list[str]) -> dict[str, str]:
+    """The whole environment of a payload; nothing is inherited."""
+    own = [f"{path}/bin" for path in interpreter if Path(path, "bin").is_dir()]
+    path = ":".join([*own, "/usr/local/bin", "/usr/bin", "/bin"])
+    return {"PATH": path, "HOME": home, "TMPDIR": temporary, "LANG": "C.UTF-8", "USER": "box", "TERM": "dumb"}
