@@ -12,8 +12,8 @@ from string import Template
 from rusty_r2.errors import TaskError
 from rusty_r2.gym.families import mutate, words
 from rusty_r2.gym.families.base import Draw, Family
-from rusty_r2.gym.families.functions import Function, function, recipes, run
-from rusty_r2.task import Calls, Case, Task
+from rusty_r2.gym.families.functions import Function, function, outcome, recipes
+from rusty_r2.task import Calls, Task
 
 TABLES = ("arithmetic", "tests", "strings", "lists", "dicts", "choices", "units")
 WORDINGS = (
@@ -44,7 +44,7 @@ def fixer(mutation: mutate.Mutation) -> Callable[[Draw], Task]:
         asked = Template(draw.say(*WORDINGS)).substitute(
             f=made.name, call=made.call, file=file, says=made.says
         )
-        wrong = outcome(broken, made.name, made.example)
+        wrong = outcome(broken, made.example)
         if wrong != repr(made.example.expected) and draw.chance(0.5):
             asked += " " + Template(draw.say(*SYMPTOMS)).substitute(
                 shown=made.shown(made.example), wrong=wrong, value=repr(made.example.expected)
@@ -66,19 +66,9 @@ def _broken(draw: Draw, mutation: mutate.Mutation) -> tuple[Function, str]:
     for _ in range(TRIES):
         made = function(draw, pool)
         for text in draw.shuffled([text for text in mutation(made.source) if text != made.source]):
-            if any(outcome(text, made.name, case) != repr(case.expected) for case in made.cases):
+            if any(outcome(text, case) != repr(case.expected) for case in made.cases):
                 return made, text
     raise TaskError(f"no function of level {draw.level} can be broken by {mutation.__name__}")
-
-
-def outcome(source: str, name: str, case: Case) -> str:
-    """What a call gives, as a person would see it: a value, or the name of an error."""
-    try:
-        return repr(run(source, name)(*case.args))
-    except SyntaxError:  # also its kinds, such as IndentationError, which differ from version to version
-        return "a SyntaxError"
-    except Exception as error:
-        return f"a {type(error).__name__}"
 
 
 FAMILIES = (

@@ -2,23 +2,24 @@
 """From a recipe (recipes.toml) to a function of our own: its text, what it is said to do, and its cases.
 
 Expected values come from running the gold body here; it is our own text, never a model's. Cases begin
-at the edges of the recipe's numbers, so that an off-by-one is caught, and a set of cases that the
-argument itself, or one constant, would satisfy is thrown away.
+at the edges of the recipe's numbers; those are kept that tell the gold from its near misses (mutate.py). A
+set that the argument itself, or one constant, would satisfy is thrown away.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from rusty_r2.errors import TaskError
-from rusty_r2.gym.families import words
+from rusty_r2.gym.families import mutate, words
 from rusty_r2.gym.families.base import Draw
 from rusty_r2.task import Case
 
@@ -28,6 +29,9 @@ else:
     import tomli as tomllib
 
 CASES = 8
+TRIED = 28
+"""cases made, of which the sharpest are kept"""
+NEAR_MISSES = (mutate.operator, mutate.constant, mutate.comparison, mutate.call)
 TRIES = 60
 LETTERS = "aeioulnrst"
 PHRASES = ("level", "noon", "radar", "Big Red Robot", "  spare parts ", "Rusty", "a b c", "")
@@ -94,11 +98,12 @@ def function(draw: Draw, pool: Sequence[Recipe]) -> Function:
     raise TaskError(f"no recipe of level {draw.level} gave cases that decide anything")
 
 
-def run(source: str, name: str) -> Callable[..., Any]:
-    """The function `name` of our own `source`; what it prints is dropped."""
+@lru_cache(512)
+def run(source: str) -> Callable[..., Any]:
+    """The function that our own `source` defines; what it prints is dropped."""
     space: dict[str, Any] = {"print": lambda *_: None}
-    exec(compile(source, name, "exec"), space)
-    return space[name]  # type: ignore[no-any-return]
+    exec(compile(source, "gold", "exec"), space)
+    return space[source.partition("def ")[2].partition("(")[0]]  # type: ignore[no-any-return]
 
 
 def _from_recipe(draw: Draw, recipe: Recipe) -> Function | None:
@@ -108,7 +113,7 @@ def _from_recipe(draw: Draw, recipe: Recipe) -> Function | None:
     filled = chosen | dict(zip(("x", "y"), params, strict=False))
     name = _name(draw, Template(draw.any(recipe.stems)).substitute(filled), params)
     source = _source(name, params, Template(recipe.body).substitute(filled))
-    cases = _cases(draw, recipe.takes, chosen, run(source, name))
+    cases = _cases(draw, recipe.takes, chosen, source)
     if cases is None or len(set(params)) < len(params):
         return None
     says = Template(draw.say(*recipe.says)).substitute(filled)
@@ -133,46 +138,77 @@ def _source(name: str, params: Sequence[str], body: str) -> str:
     return ast.unparse(ast.parse(text)) + "\n"
 
 
-def _cases(
-    draw: Draw, takes: Sequence[str], chosen: Mapping[str, Any], gold: Callable[..., Any]
-) -> list[Case] | None:
+def _cases(draw: Draw, takes: Sequence[str], chosen: Mapping[str, Any], source: str) -> list[Case] | None:
     """An example and then the hidden cases, all different; None where they would decide nothing."""
+    gold = run(source)
+    edges = _edges(source)
     made: dict[str, Case] = {}
-    for place in range(4 * CASES):
-        args = tuple(_argument(draw, kind, chosen, place + 2 * i) for i, kind in enumerate(takes))
-        made.setdefault(repr(args), Case(args, gold(*args)))
-    # the example is the last made, an ordinary one: the edges stay hidden
-    cases = [*list(made.values())[-1:], *list(made.values())[:CASES]]
-    hidden = cases[1:]
-    if len(made) <= CASES or len({repr(case.expected) for case in hidden}) < 2:
+    for place in range(TRIED):
+        args = [_argument(draw, kind, chosen, edges, place + 3 * i) for i, kind in enumerate(takes)]
+        if takes == ("int", "int") and place % 8 == 5:
+            args[1] = args[0]
+        made.setdefault(repr(args), Case(tuple(args), gold(*args)))
+    # the example is the last one made, an ordinary one: the edges stay hidden
+    *others, example = made.values()
+    hidden = _sharpest(others, source)
+    if len(hidden) < CASES or len({repr(case.expected) for case in hidden}) < 2:
         return None
     if any(all(case.args[i] == case.expected for case in hidden) for i in range(len(takes))):
         return None
-    return cases
+    return [example, *hidden]
 
 
-def _argument(draw: Draw, kind: str, chosen: Mapping[str, Any], place: int) -> Any:
-    """A value for a parameter; the first few places are the edges of the recipe's numbers and words."""
-    n, w, k = chosen["n"], chosen["w"], chosen["k"]
+def _sharpest(cases: Sequence[Case], source: str) -> list[Case]:
+    """The cases that tell the gold from its near misses, filled up with the first of the others."""
+    alive = [text for way in NEAR_MISSES for text in way(source)]
+    chosen: list[Case] = []
+    for case in cases:
+        caught = {text for text in alive if outcome(text, case) != repr(case.expected)}
+        if caught and len(chosen) < CASES:
+            chosen.append(case)
+            alive = [text for text in alive if text not in caught]
+    return (chosen + [case for case in cases if case not in chosen])[:CASES]
+
+
+def outcome(source: str, case: Case) -> str:
+    """What a call gives, as a person would see it: a value, or the name of an error."""
+    try:
+        return repr(run(source)(*case.args))
+    except SyntaxError:  # also its kinds, such as IndentationError, which differ from version to version
+        return "a SyntaxError"
+    except Exception as error:
+        return f"a {type(error).__name__}"
+
+
+def _edges(source: str) -> list[int]:
+    """Whole numbers around which the gold changes its mind."""
+    found = re.findall(r"(?<![\w'])\d+(?![\w'])", source)
+    numbers = [int(number) for number in dict.fromkeys(found)][:2]
+    around = [n + offset for n in [*numbers, sum(numbers)] for offset in (0, 1, -1)]
+    return list(dict.fromkeys([*around, 0, -1, *(2 * n for n in numbers), *(3 * n - 1 for n in numbers)]))
+
+
+def _argument(draw: Draw, kind: str, chosen: Mapping[str, Any], edges: Sequence[int], place: int) -> Any:
+    """A value for a parameter; the first places are edges of the recipe's numbers and words."""
     least = 1 if kind.endswith("+") else 0
     match kind.rstrip("+"):
         case "int":
-            edges = (n + 1, n, n - 1, -3, n + chosen["m"], n + chosen["m"] + 1, 2 * n)
             return edges[place] if place < len(edges) else draw.integer(-30, 90)
         case "nat":
-            return (n, n + 1, 0, 1)[place] if place < 4 else draw.integer(2, 12)
+            return abs(edges[place]) if place < len(edges) else draw.integer(2, 12)
         case "str":
-            return _text(draw, place, w, chosen["c"], k)
+            return _text(draw, place, chosen["w"], chosen["c"], chosen["k"])
         case "ints":
             count = least + draw.below(6) if place > 2 else 5
-            near = (n + 1, n, n - 1, 2 * n, n)
-            return [draw.any(near) if draw.chance(0.4) else draw.integer(-20, 80) for _ in range(count)]
+            return [draw.any(edges) if draw.chance(0.4) else draw.integer(-20, 80) for _ in range(count)]
         case "words":
             few = draw.shuffled([word for word in words.WORDS if place > 3 or len(word) < 7])[:4]
             return [draw.any(few) for _ in range(draw.integer(0, 6) if place > 2 else 5)]
         case _:
-            keys = draw.shuffled(words.WORDS)[: least + draw.below(4)] + ([w] if draw.chance(0.5) else [])
-            return {key: draw.any((n + 1, n, n - 1, draw.integer(0, 90))) for key in dict.fromkeys(keys)}
+            keys = draw.shuffled(words.WORDS)[: least + draw.below(4)]
+            keys += [chosen["w"]] if draw.chance(0.5) else []
+            values = (draw.any([*edges[:4], draw.integer(0, 90)]) for _ in keys)
+            return dict(zip(keys, values, strict=True))
 
 
 def _text(draw: Draw, place: int, w: str, c: str, k: int) -> str:
