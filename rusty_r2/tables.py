@@ -26,7 +26,7 @@ TRACES = sa.Table(
     sa.Column("session", sa.Text, nullable=False),
     sa.Column("timestamp", sa.String(40), nullable=False),
     sa.Column("query", sa.Text, nullable=False),
-    sa.Column("response", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),  # request and answer, case folded, for the search
     sa.Column("tool_calls", sa.Integer, nullable=False),
     sa.Column("reasoning_steps", sa.Integer, nullable=False),
     sa.Column("cost", sa.Float, nullable=False),
@@ -58,7 +58,7 @@ LABELS = sa.Table(
     sa.Column("who", sa.Text, nullable=False),
     sa.Column("at", sa.String(40), nullable=False),
 )
-SUMMARY = [column for column in TRACES.c if column.name != "body"]
+SUMMARY = [column for column in TRACES.c if column.name not in ("body", "text")]
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,7 @@ def narrowed(asked: sa.Select[Any], wanted: Filter, *, ordered: bool = True) -> 
         using = sa.select(TOOLS.c.trace_id).where(TOOLS.c.tool == wanted.tool)
         asked = asked.where(c.trace_id.in_(using))
     if wanted.text:
-        asked = asked.where(
-            c.query.icontains(wanted.text, autoescape=True)
-            | c.response.icontains(wanted.text, autoescape=True)
-        )
+        asked = asked.where(c.text.contains(_plain(wanted.text).casefold(), autoescape=True))
     if ordered:
         keys = (c.timestamp, c.trace_id)
         asked = asked.order_by(*(key.desc() for key in keys) if wanted.newest_first else keys)
@@ -128,7 +125,7 @@ def to_row(trace: ExecutionTrace) -> dict[str, Any]:
         "session": _plain(trace.session_id),
         "timestamp": trace.timestamp,
         "query": _plain(trace.user_query),
-        "response": _plain(trace.final_response or trace.answer),
+        "text": _plain(f"{trace.user_query}\n{trace.final_response or trace.answer}").casefold(),
         "tool_calls": len(trace.tool_calls),
         "reasoning_steps": len(trace.reasoning_steps),
         "cost": trace.total_cost,

@@ -1,0 +1,21 @@
+# The two commands: `make run` opens Rusty in the terminal, `make test` proves that it works.
+.PHONY: run test bench clean
+VENV ?= .venv
+
+run:
+	@sh tools/env.sh $(VENV) train
+	@$(VENV)/bin/python -m rusty_r2.welcome
+
+test:
+	@sh tools/env.sh $(VENV) train,data,postgres,dev
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check -q .
+	@$(VENV)/bin/mypy
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTS)
+
+bench:
+	@sh tools/env.sh $(VENV) train,data,dev
+	@for script in benchmarks/*.py; do OMP_NUM_THREADS=1 $(VENV)/bin/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,117 @@
+"""The `rusty` command as a person meets it: light, one line for an error, and its exit codes."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rusty_r2 import __version__, cli
+from rusty_r2.errors import ConfigError, MissingExtra, need
+
+
+def rusty(*words, **how):
+    command = [sys.executable, "-m", "rusty_r2.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, **how)
+
+
+@dataclass(frozen=True)
+class Toy:
+    name: str
+    """who"""
+    times: int = 1
+    loud: bool = False
+    tags: tuple[str, ...] = ()
+
+
+def toy(config: Toy) -> str:
+    if config.name == "nobody":
+        raise ConfigError("nobody is not a name. Type: rusty toy --name somebody")
+    return json.dumps([config.name, config.times, config.loud, config.tags])
+
+
+@pytest.fixture
+def toy_command(monkeypatch):
+    monkeypatch.setitem(cli.COMMANDS, "toy", (f"{__name__}:toy", "a toy"))
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+
+def test_help_and_version():
+    said = rusty("--help")
+    assert said.returncode == 0 and all(f"rusty {name}" in said.stdout for name in cli.COMMANDS)
+    assert rusty("--version").stdout.strip() == f"rusty {__version__}"
+    assert "rusty gym check" in rusty("gym").stdout
+
+
+@pytest.mark.parametrize("words", [["--help"], ["doctor"], ["gym", "--help"], ["gym", "list", "--help"]])
+def test_light_commands_do_not_import_torch(words):
+    program = f"import sys; from rusty_r2 import cli\ntry: cli.main({words!r})\nexcept SystemExit: pass\n"
+    program += (
+        "heavy = {'torch', 'transformers', 'sqlalchemy', 'numpy'} & set(sys.modules); assert not heavy, heavy"
+    )
+    if words[:2] == ["gym", "list"]:
+        program = program.replace("'numpy'", "'none'")
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_wrong_usage_is_2_and_says_what_there_is():
+    said = rusty("fly", "home")
+    assert said.returncode == 2 and "no command 'fly home'" in said.stderr and "rusty doctor" in said.stderr
+    assert rusty("doctor", "--colour", "blue").returncode == 2
+
+
+def test_doctor_speaks_to_people_and_to_scripts():
+    assert "memory" in rusty("doctor").stdout
+    facts = json.loads(rusty("doctor", "--json").stdout)
+    assert facts["version"] == __version__ and facts["hardware"]["cpu_cores"] >= 1
+    assert all(part["install"] for part in facts["parts"])
+    assert {"ns", "bwrap", "landlock"} <= {level["name"] for level in facts["sandbox"]}
+
+
+def test_a_clear_error_is_one_line_and_1(toy_command, capsys):
+    assert cli.main(["toy", "--name", "nobody"]) == 1
+    assert capsys.readouterr().err == "rusty toy: nobody is not a name. Type: rusty toy --name somebody\n"
+
+
+def test_underscores_and_dashes_are_the_same(toy_command, capsys):
+    assert cli.main(["toy", "--name", "a", "--times", "3", "--loud"]) == 0
+    assert json.loads(capsys.readouterr().out) == ["a", 3, True, []]
+
+
+@pytest.mark.parametrize("form", ["toml", "json"])
+def test_a_file_gives_defaults_and_the_command_line_wins(toy_command, capsys, tmp_path, form):
+    text = 'name = "file"\ntimes = 5\nloud = true\ntags = ["x", "y"]\n'
+    options = {"name": "file", "times": 5, "loud": True, "tags": ["x", "y"]}
+    path = tmp_path / f"o.{form}"
+    path.write_text(text if form == "toml" else json.dumps(options))
+    assert cli.main(["toy", "--config", str(path), "--times", "7", "--no-loud"]) == 0
+    assert json.loads(capsys.readouterr().out) == ["file", 7, False, ["x", "y"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [('colour = "blue"', "unknown option 'colour'"), ("name = ", "o.toml"), (None, "does not exist")],
+)
+def test_a_wrong_file_is_one_line_and_1(toy_command, capsys, tmp_path, text, problem):
+    if text is not None:
+        (tmp_path / "o.toml").write_text(text)
+    assert cli.main(["toy", "--config", str(tmp_path / "o.toml")]) == 1
+    said = capsys.readouterr().err
+    assert problem in said and said.count("\n") == 1
+
+
+def test_a_missing_extra_carries_its_install_line():
+    with pytest.raises(MissingExtra, match=r"pip install 'rusty-r2\[web\]'"):
+        need("a_module_nobody_has", extra="web")
+
+
+def test_every_command_leads_to_a_function_with_one_dataclass():
+    for name in cli.COMMANDS:
+        command, config = cli.options_of(name)
+        assert callable(command) and config.__dataclass_fields__ is not None, name
+
+
+def test_run_from_anywhere(tmp_path: Path):
+    assert rusty("--help", cwd=tmp_path).returncode == 0
