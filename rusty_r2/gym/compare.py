@@ -126,7 +126,7 @@ def shown(value: Any, limit: int = 80) -> str:
         inner = ", ".join(f"{shown(k, limit)}: {shown(v, limit)}" for k, v in value.items())
         return printable("{" + inner + "}", limit)
     if isinstance(value, (list, tuple, set, frozenset)):
-        left, right = {"list": "[]", "tuple": "()"}.get(type(value).__name__, "{}")
+        form = {"list": "[{}]", "tuple": "({})"}.get(type(value).__name__, "{{{}}}")
         comma = "," if isinstance(value, tuple) and len(value) == 1 else ""
-        return printable(left + ", ".join(shown(item, limit) for item in value) + comma + right, limit)
+        return printable(form.format(", ".join(shown(item, limit) for item in value) + comma), limit)
     return printable(repr(value[: limit + 1] if isinstance(value, (str, bytes, bytearray)) else value), limit)

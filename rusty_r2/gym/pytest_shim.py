@@ -23,14 +23,11 @@ Filled = Iterator[tuple[str, Callable[[], Any]]]
 class raises:  # noqa: N801  (pytest's own name)
     """`with raises(ValueError, match="..."):`, or `raises(ValueError, function, *args)`."""
 
-    def __new__(cls, kind: Any, *args: Any, match: str | None = None, **kwargs: Any) -> Any:
-        made = super().__new__(cls)
-        made.kind, made.match = kind, match
-        if not args:
-            return made
-        with made:
-            args[0](*args[1:], **kwargs)
-        return made
+    def __init__(self, kind: Any, *args: Any, match: str | None = None, **kwargs: Any) -> None:
+        self.kind, self.match = kind, match
+        if args:
+            with self:
+                args[0](*args[1:], **kwargs)
 
     def __enter__(self) -> raises:
         return self
@@ -149,7 +146,7 @@ def _arguments(
         if name in given:
             found[name] = given[name]
             continue
-        maker = getattr(module, name, None)
+        maker: Any = getattr(module, name, None)
         if not getattr(maker, "__fixture__", False):
             if parameter.default is inspect.Parameter.empty:
                 raise LookupError(f"no fixture is called {name}")

@@ -18,12 +18,14 @@ from __future__ import annotations
 import builtins
 import socket
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 from rusty_r2.gym import wire
 
 _SWALLOWED = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt)
+_VERDICTS = {"startswith", "endswith", "issubset", "issuperset", "isdisjoint", "__contains__", "__eq__"}
+"""methods of plain data that take what is expected and answer yes or no"""
 MODULE = {"h": 0, "k": "module", "n": ""}
 
 
@@ -129,6 +131,8 @@ class Link:
     def mirror(self, ancestry: Any) -> type[BaseException]:
         """A local exception class for the candidate's: the same builtin parents, one class per number."""
         found: type[BaseException] = Exception
+        if len(ancestry) > 40:
+            raise ValueError("no class has so many ancestors")
         for entry in reversed(ancestry):
             if entry[0] == "b":
                 known = getattr(builtins, str(entry[1]), None)
@@ -156,6 +160,8 @@ class Handle:
         return self._link.call(["o", name], args)
 
     def __getattr__(self, name: str) -> Any:
+        if name in _VERDICTS and not isinstance(self, Subject):
+            raise CannotCross(f"{name} would let an object of the candidate judge itself")
         return self._do("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -299,22 +305,28 @@ class Module(types.ModuleType):
     """The candidate's module as the tests import it."""
 
     _link: Link
+    _wanted: frozenset[str]
+    """what `from it import *` brings: names the tests use and have from nowhere else"""
+    _functions: frozenset[str]
+    """names that are functions however they are spelt"""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            return [word for word in self._link.call(["o", "dir"], (self,)) if not word.startswith("_")]
+            there = self._link.call(["o", "dir"], (self,))
+            return [word for word in there if word in self._wanted] if type(there) is list else []
         if name.startswith("__"):
             raise AttributeError(name)
         found = self._link.call(["o", "getattr"], (self, name))
         if isinstance(found, Class):
-            object.__setattr__(found, "_subject", name[:1].isupper())
+            is_class = name[:1].isupper() and name not in self._functions
+            object.__setattr__(found, "_subject", is_class)
         return found
 
 
-def module(name: str, link: Link) -> Module:
+def module(name: str, link: Link, wanted: Iterable[str], functions: Iterable[str]) -> Module:
     """A stub module that `import` will find."""
     made = Module(name)
-    made._link = link
+    made._link, made._wanted, made._functions = link, frozenset(wanted), frozenset(functions)
     return made
 
 

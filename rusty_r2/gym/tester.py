@@ -122,15 +122,13 @@ class _Weighed(ast.NodeTransformer):
 
 def run_asserts(tree: ast.Module, entry: str, module: stubs.Module, tally: Tally) -> None:
     """Plain asserts, or `check(candidate)`; ends with an error that no assertion caught."""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     weighed = _Weighed()
     code = compile(weighed.visit(tree), TESTS, "exec", dont_inherit=True)
     space = types.ModuleType(TESTS).__dict__
     space["__tally__"] = tally
     has_check = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
     if not has_check:
-        wanted = {entry} | (names - set(_bound(tree)) - set(vars(builtins)) - {"__tally__"})
-        for name in sorted(wanted - {""}):
+        for name in sorted(module._wanted):
             try:
                 space[name] = getattr(module, name)
             except AttributeError:
@@ -146,12 +144,23 @@ def run_asserts(tree: ast.Module, entry: str, module: stubs.Module, tally: Tally
     tally.total = tally.ran
 
 
+def free_names(tree: ast.Module) -> set[str]:
+    """Names the tests use without making them: these, and no others, may come from the candidate unasked.
+
+    A candidate that defines `abs` or `math` too must not change what the tests mean by them.
+    """
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return used - set(_bound(tree)) - set(vars(builtins))
+
+
 def _bound(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
         elif isinstance(node, ast.alias):
             yield (node.asname or node.name).partition(".")[0]
 
@@ -250,8 +259,9 @@ def main() -> None:
         wire.send(channel, wire.text(["broken", 0, f"{type(error).__name__}: {error}"]))
         os._exit(0)
     tally = Tally(channel, planned)
+    wanted = free_names(tree) | ({entry} if entry else set())
     for name in names:
-        sys.modules[name] = stubs.module(name, tally.link)
+        sys.modules[name] = stubs.module(name, tally.link, wanted, [entry])
     try:
         if style == "assert":
             run_asserts(tree, entry, sys.modules[names[0]], tally)  # type: ignore[arg-type]

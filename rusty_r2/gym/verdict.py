@@ -18,6 +18,7 @@ See docs/verdict.md for what tests may do.
 
 from __future__ import annotations
 
+import base64
 import functools
 import importlib.util
 import marshal
@@ -37,6 +38,8 @@ LIMITS = Limits()
 """what a verdict may use where the task says nothing; `wall_s` is for the whole of it"""
 GRACE_S = 2.0
 """how long the tester may take to report after it was told that the candidate is gone"""
+NOTICE_S = 0.05
+"""how long a process that hung up may take to be seen as dead, and of what"""
 START_S = 60.0
 """a sandbox that says nothing for so long is broken"""
 
@@ -102,11 +105,12 @@ class Party:
     def __init__(self, role: str, limits: Limits, files: Mapping[str, str | bytes] | None = None) -> None:
         self.role = role
         self.limits = limits
-        self.sandbox: Sandbox = open_sandbox(limits=limits, files=files)
+        roomy = replace(limits, wall_s=limits.wall_s + START_S)  # the deadline here comes first
+        self.sandbox: Sandbox = open_sandbox(limits=roomy, files=files)
         self.level = self.sandbox.level
         self.degraded = tuple(self.sandbox.degraded)
         try:
-            self.guest = self.sandbox.guest(bootstrap(role), limits=limits)
+            self.guest = self.sandbox.guest(bootstrap(role))
         except BaseException:
             self.sandbox.close()
             raise
@@ -118,9 +122,11 @@ class Party:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self.guest.kill()
-        self.guest.wait()
-        self.sandbox.close()
+        try:
+            with self.guest:
+                pass
+        finally:
+            self.sandbox.close()
 
     def start(self, first: Any) -> None:
         """Wait until it is up (nothing foreign has run yet), hand over the work, start the clock."""
@@ -157,11 +163,13 @@ class Party:
             return f"time is up: it took more than {self.limits.wall_s:g} s"
         if isinstance(error, wire.WireError):
             return f"the {self.role}'s answer is not a value ({error})"
+        time.sleep(NOTICE_S)
         self.guest.kill()
         ended = {
             "cpu": f"it used more than {self.limits.cpu_s:g} s of CPU time",
-            "timeout": f"time is up: it took more than {self.limits.wall_s:g} s",
             "memory": "it used too much memory",
+            "disk": "it wrote too much",
+            "output": "it printed too much",
         }
         return ended.get(self.guest.wait().reason, f"the {self.role}'s process ended by itself")
 
@@ -299,7 +307,7 @@ def _carry(tester: Party, candidate: Party, planned: int) -> tuple[int, int, str
 _ROLES = {"candidate": ("wire", "candidate"), "tester": ("wire", "stubs", "pytest_shim", "tester")}
 
 _LOADER = """
-import marshal, sys, types
+import binascii, marshal, sys, types
 package = None
 for name in ("rusty_r2", "rusty_r2.gym"):
     package = sys.modules[name] = types.ModuleType(name)
@@ -308,7 +316,7 @@ for name, code in {parts}:
     module = types.ModuleType("rusty_r2.gym." + name)
     sys.modules[module.__name__] = module
     setattr(package, name, module)
-    exec(marshal.loads(code), module.__dict__)
+    exec(marshal.loads(binascii.a2b_base64(code)), module.__dict__)
 {alias}for name in [name for name in sys.modules if name.partition(".")[0] == "rusty_r2"]:
     del sys.modules[name]
 module.main()
@@ -327,6 +335,6 @@ def bootstrap(role: str) -> str:
             )
         source = Path(spec.origin).read_text(encoding="utf-8")
         code = compile(source, f"<{name}>", "exec", dont_inherit=True, optimize=2)
-        parts.append((name, marshal.dumps(code)))
+        parts.append((name, base64.b64encode(marshal.dumps(code)).decode()))
     alias = 'sys.modules["pytest"] = sys.modules["rusty_r2.gym.pytest_shim"]\n' if role == "tester" else ""
     return _LOADER.format(parts=repr(parts), alias=alias)

@@ -84,8 +84,9 @@ def pack(value: Any, keep: Callable[[Any], Any] | None = None, depth: int = 0) -
 
 def _pack_rare(value: Any, keep: Callable[[Any], Any] | None, depth: int) -> Any:
     if isinstance(value, (set, frozenset)):
+        items = set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value)
         tag = "s" if isinstance(value, set) else "z"
-        return {tag: [pack(item, keep, depth + 1) for item in type(value).__iter__(value)]}
+        return {tag: [pack(item, keep, depth + 1) for item in items]}
     if isinstance(value, (bytes, bytearray)):
         return {"b" if isinstance(value, bytes) else "y": value.hex()}
     if isinstance(value, complex):
