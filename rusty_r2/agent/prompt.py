@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from rusty_r2.trace import ExecutionTrace
+
 Role = Literal["system", "user", "assistant", "observation"]
 
 
@@ -24,3 +26,15 @@ SYSTEM = (
     '{"action": "CMD", "command": "..."} to run a shell command, '
     '{"action": "EDIT", "path": "...", "content": "..."} to write a whole file.'
 )
+
+
+def conversation(trace: ExecutionTrace) -> list[Turn]:
+    """Everything a mind reads before its next reply to `trace`. It only ever grows at its end."""
+    turns = [Turn("system", trace.system_prompt)] if trace.system_prompt else []
+    turns += [Turn(said["role"], said["content"]) for said in trace.history]
+    turns.append(Turn("user", trace.user_query))
+    for step in trace.steps:
+        turns.append(Turn("assistant", step.reply))
+        if step.observation:
+            turns.append(Turn("observation", step.observation))
+    return turns

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Who speaks: anything that reads a trace so far and writes the next reply.
+
+A policy is one verb. What it needs to remember (our model's state, a server's cache) is its own
+affair, keyed by the trace's id; a trace only ever grows, so nothing has to be read twice. The real
+minds are in rwkv.py and its neighbours; `ScriptedPolicy` keeps the contract without a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rusty_r2.errors import PolicyError
+from rusty_r2.trace import ExecutionTrace
+
+Listener = Callable[[str], None]
+"""is told each piece of text as it is written"""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a mind said, and what is known about how it said it."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    tokens_in: int = 0
+    """tokens read for this reply; what was read before is not counted again"""
+    tokens_out: int = 0
+    seconds_to_first: float = 0.0
+    seconds: float = 0.0
+    facts: dict[str, object] = field(default_factory=dict)
+    """whatever else the trace should know: finish reason, server timings"""
+
+
+class Policy(Protocol):
+    name: str
+    """the address it was made from"""
+    digest: str
+    """which weights: a checksum, or whatever the server calls them"""
+
+    def reply(self, trace: ExecutionTrace, *, listen: Listener | None = None) -> Reply:
+        """The next reply. Raises PolicyError where the mind cannot be reached."""
+
+    def sampling(self) -> dict[str, object]:
+        """How replies are drawn, for the trace."""
+
+
+class ScriptedPolicy:
+    """Says the given lines in order; for tests, demos and replaying a trace."""
+
+    name = "script"
+    digest = ""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = lines
+
+    def reply(self, trace: ExecutionTrace, *, listen: Listener | None = None) -> Reply:
+        if len(trace.steps) >= len(self.lines):
+            raise PolicyError(f"the script has {len(self.lines)} lines and is at its end")
+        text = self.lines[len(trace.steps)]
+        if listen is not None:
+            listen(text)
+        return Reply(text, tokens_out=len(text.split()))
+
+    def sampling(self) -> dict[str, object]:
+        return {}
