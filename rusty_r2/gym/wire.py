@@ -96,7 +96,7 @@ def _pack_rare(value: Any, keep: Callable[[Any], Any] | None, depth: int) -> Any
     if value is Ellipsis:
         return {"e": 0}
     for base in (int, float, str, list, tuple, dict):
-        if isinstance(value, base) and not hasattr(type(value), "_value2member_map_"):
+        if issubclass(type(value), base) and not hasattr(type(value), "_value2member_map_"):
             return pack(_as_base(base, value), keep, depth)
     if keep is not None:
         return keep(value)
