@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What a trace shows, whoever recorded it: the answer, its code blocks, the calls, what was asked for.
+
+Rewards read traces through here, so a run of our own protocol (`steps`) and one of a hooked or
+imported agent (`tool_calls`) are judged alike. All of it is linear in the length of the text; nothing runs.
+What was asked for is guessed from the request's words (English and German); a guess only ever
+decides whether silence counts as an answer, never whether work was good.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rusty_r2.protocol import Cmd, Edit, Msg
+from rusty_r2.trace import ExecutionTrace, ToolCallTrace
+
+MAX_READ = 200_000
+"""characters of an answer or a block that are looked at"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of code."""
+
+    language: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One thing the agent did, and how it ended."""
+
+    name: str
+    ok: bool
+    text: str
+    """the command, or the arguments in words"""
+    result: str = ""
+    path: str = ""
+    """the file it writes, where it writes one"""
+    content: str | None = None
+    """what it writes there"""
+
+
+PYTHON = frozenset({"python", "py", "python3"})
+SHELL = frozenset({"bash", "sh", "shell"})
+_UNRUN_WORDS = """
+c c++ cpp cs c# csharp css dart dockerfile elixir go golang graphql haskell hcl html ini java javascript js
+jsx json kotlin lua makefile nix objective-c perl php powershell proto pycon r ruby rb rust rs scala scss sql
+svelte swift terraform toml ts tsx typescript vue xml yaml yml zig zsh fish console diff
+"""
+UNRUN = frozenset(_UNRUN_WORDS.split())
+"""languages that count as code and are not run"""
+
+_FENCE = re.compile(r"^ {0,3}(?P<mark>`{3,}|~{3,})(?P<info>[^\n`]*)$")
+
+
+def answer(trace: ExecutionTrace) -> str:
+    """The last words to the user."""
+    return trace.final_response or trace.answer
+
+
+def blocks(text: str) -> list[Block]:
+    """The fenced blocks of a text, in order; one that is never closed runs to the end."""
+    found: list[Block] = []
+    mark, language = "", ""
+    lines: list[str] = []
+    for line in text[:MAX_READ].splitlines():
+        fence = _FENCE.match(line.rstrip())
+        closes = bool(mark and fence and fence["mark"].startswith(mark) and not fence["info"].strip())
+        if closes:
+            found.append(Block(language, "\n".join(lines) + "\n"))
+            mark = ""
+        elif mark:
+            lines.append(line)
+        elif fence:
+            mark, lines = fence["mark"], []
+            language = (fence["info"].split() or [""])[0].strip("{}.").lower()
+    if mark:
+        found.append(Block(language, "\n".join(lines) + "\n"))
+    return found
+
+
+def prose(text: str) -> str:
+    """A text without its code, fenced or between backticks."""
+    kept, inside = [], ""
+    for line in text[:MAX_READ].splitlines():
+        fence = _FENCE.match(line.rstrip())
+        if inside:
+            if fence and fence["mark"].startswith(inside) and not fence["info"].strip():
+                inside = ""
+        elif fence:
+            inside = fence["mark"]
+        else:
+            kept.append(line)
+    return re.sub(r"`[^`\n]*`", " ", "\n".join(kept))
+
+
+def calls(trace: ExecutionTrace) -> list[Call]:
+    """Everything the agent did, in order: its steps, or its tool calls."""
+    done = [call for step in trace.steps if (call := _from_step(step)) is not None]
+    return done + [_from_tool(call) for call in trace.tool_calls]
+
+
+def real_calls(trace: ExecutionTrace) -> list[Call]:
+    """The calls that can change or show something, each once, with its last outcome."""
+    last = {(call.name, call.text, call.path, call.content): call for call in calls(trace)}
+    return [call for call in last.values() if not idle(call)]
+
+
+def did_something(trace: ExecutionTrace) -> bool:
+    return any(call.ok for call in real_calls(trace))
+
+
+def idle(call: Call) -> bool:
+    """A call that does nothing: an echo of fixed words, a sleep, an empty command, no action at all."""
+    if call.name == "malformed":
+        return True
+    if call.path:
+        return call.content is not None and not call.content.strip()
+    words = call.text.strip()
+    return not words or words in ("{}", "[]") or _idle_command(words)
+
+
+_IDLE_WORD = re.compile(r"(?:true|:|pwd|exit|logout|clear|date|sleep|echo|printf|cd|test|wait)\b|#|:$")
+
+
+def _idle_command(command: str) -> bool:
+    if len(command) > 2000 or any(mark in command for mark in (">", "|", "`", "$(")):
+        return False
+    parts = [part.strip() for part in re.split(r"[;&\n]+", command) if part.strip()]
+    return all(_IDLE_WORD.match(part) for part in parts)
+
+
+def _from_step(step: Any) -> Call | None:
+    action = step.action
+    if action is None:
+        return Call("malformed", False, step.reply[:MAX_READ], step.observation)
+    if isinstance(action, Msg):
+        return None
+    if isinstance(action, Cmd):
+        return Call("CMD", bool(step.ok), action.command, step.observation)
+    assert isinstance(action, Edit)
+    return Call("EDIT", bool(step.ok), f"write {action.path}", step.observation, action.path, action.content)
+
+
+_PATH_KEYS = ("path", "file_path", "filename", "file", "filepath", "target_file", "notebook_path")
+_CONTENT_KEYS = ("content", "contents", "text", "new_string", "new_str", "code", "file_text", "data")
+_COMMAND_KEYS = ("command", "cmd", "script", "shell_command")
+_WRITES = re.compile(
+    r"write|edit|replac|patch|creat|save|append|delet|remov|insert|updat|mv|move|renam|str_replace", re.I
+)
+
+
+def _from_tool(call: ToolCallTrace) -> Call:
+    given = _arguments(call.arguments)
+    text = next((given[key] for key in _COMMAND_KEYS if isinstance(given.get(key), str)), None)
+    path = next((given[key] for key in _PATH_KEYS if isinstance(given.get(key), str)), "")
+    content = next((given[key] for key in _CONTENT_KEYS if isinstance(given.get(key), str)), None)
+    writes = bool(path and _WRITES.search(call.tool_name))
+    said = text if text is not None else _words(given)
+    return Call(
+        call.tool_name,
+        succeeded(call),
+        said,
+        _words(call.result),
+        path if writes else "",
+        content if writes else None,
+    )
+
+
+def _arguments(given: Any) -> dict[str, Any]:
+    """Named arguments; those of hooked functions come as {"args": …, "kwargs": …}."""
+    if not isinstance(given, Mapping):
+        return {"args": given} if given else {}
+    inner = given.get("kwargs")
+    return {**given, **inner} if isinstance(inner, Mapping) else dict(given)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, str):
+        return value[:MAX_READ]
+    try:
+        return json.dumps(value, sort_keys=True, default=str)[:MAX_READ]
+    except (TypeError, ValueError):
+        return str(value)[:MAX_READ]
+
+
+_FAILED = re.compile(
+    r"\s*(?:error\b|traceback \(most recent|exception\b|fatal:|failed\b|exit code:? [1-9])", re.I
+)
+
+
+def succeeded(call: ToolCallTrace) -> bool:
+    """Whether a tool call really worked: its flag, its error and what came back must agree."""
+    if call.success is not True or call.error:
+        return False
+    if isinstance(call.result, Mapping):
+        code = call.result.get("exit_code", call.result.get("returncode", 0))
+        return (
+            not call.result.get("error")
+            and call.result.get("success", True) is not False
+            and code in (0, None)
+        )
+    return not (isinstance(call.result, str) and _FAILED.match(call.result))
+
+
+def passed(trace: ExecutionTrace) -> bool | None:
+    """Whether the gym said that its task is done; None where it said nothing."""
+    if not (trace.task_name and trace.steps):
+        return None
+    if "passes" in trace.reward_parts:
+        return trace.reward_parts["passes"] > 0
+    if trace.ended not in ("done", "turns", ""):
+        return None
+    return trace.ended == "done" and trace.steps[-1].reward > 0
+
+
+_PARSING = threading.Lock()
+
+
+def python_tree(source: str) -> ast.Module | str:
+    """The syntax tree of a Python text, or why it has none. Nothing runs, and no warning is shown."""
+    if len(source) > MAX_READ:
+        return f"longer than {MAX_READ:,} characters"
+    with _PARSING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            return f"{type(error).__name__}: {error}"[:200]
+
+
+# ── what was asked for ──────────────────────────────────────────────────────────────────────────
+
+_HOW = re.compile(
+    r"\s*(?:(?:can|could|would) you (?:please )?|please )?"
+    r"(?:how|why|what(?! files)|when|who|explain|describe|tell me (?:how|why|about)|"
+    r"is|are|does|do|should|wie|warum|was|erkl\w+)\b",
+    re.I,
+)
+_CODE = re.compile(
+    r"\b(?:write|implement|create|build|code|program|generate|give me|make|fix|refactor|complete|define|"
+    r"develop|schreib\w*|erstell\w*|implementier\w*|programmier\w*)\b[^.?!\n]{0,80}?"
+    r"\b(?:functions?|scripts?|programs?|class(?:es)?|code|snippets?|regex|one-liners?|methods?|modules?|"
+    r"algorithms?|decorators?|generators?|python|bash|funktion\w*|skripte?|programme?|klassen?)\b",
+    re.I,
+)
+_TOOLS = re.compile(
+    r"\b(?:run|execute|list|delete|remove|create|rename|move|copy|open|read|search|find|look up|install|"
+    r"download|check|fetch|send|commit|deploy|count|edit|append|fix|add|update|print|show|"
+    r"suche?|lies|öffne|lösche?|erstelle?|liste|führe?)\b"
+    r"[^.?!\n]{0,60}?"
+    r"(?:\b(?:files?|folders?|director(?:y|ies)|repo(?:sitory)?|commands?|tests?|web|internet|e-?mails?|"
+    r"logs?|branch(?:es)?|database|servers?|process(?:es)?|disk|terminal|shell|lines|dateien?|ordner|verzeichnis)\b|\b[\w/-]+\.[a-z]{1,4}\b)",
+    re.I,
+)
+_NAMED = re.compile(
+    r"\b(?:called|named|namens)\s+[`'\"]?(?P<bare>[A-Za-z_]\w*)"
+    r"|\b(?:function|class|method|funktion|klasse)\s+(?:[`'\"](?P<quoted>[A-Za-z_]\w*)|(?P<called>[A-Za-z_]\w*)\()",
+    re.I,
+)
+
+
+def wants_code(query: str) -> bool:
+    """Whether the request is for a piece of code."""
+    return bool(_CODE.search(query[:4000])) and not _HOW.match(query)
+
+
+def wants_tools(query: str) -> bool:
+    """Whether the request cannot be met with words alone."""
+    return bool(_TOOLS.search(query[:4000])) and not _HOW.match(query) and not wants_code(query)
+
+
+def wanted_names(query: str) -> Iterator[str]:
+    """Names the request says the code must define."""
+    if wants_code(query):
+        for match in _NAMED.finditer(query[:4000]):
+            yield match["bare"] or match["quoted"] or match["called"]
