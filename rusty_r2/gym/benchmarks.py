@@ -10,9 +10,9 @@ its official splits (train stays train, everything else is held out). The data i
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,11 +134,6 @@ def _mbpp_task(row: Row, shown: int) -> Task:
 
 def _entry(gold: str, tests: list[str]) -> str:
     """The function under test: called in the tests, defined by the gold solution."""
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    defined = [node.name for node in ast.parse(gold).body if isinstance(node, kinds)]
-    called = [
-        node.func.id
-        for node in ast.walk(ast.parse("\n".join(tests)))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    ]
+    defined = re.findall(r"^(?:def|class)\s+(\w+)", gold, re.MULTILINE)
+    called = re.findall(r"\b(\w+)\s*\(", "\n".join(tests))
     return next((name for name in called if name in defined), defined[-1] if defined else "")
