@@ -7,12 +7,13 @@ The broken text is run on the hidden cases while the task is drawn, and dropped 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from string import Template
 
 from rusty_r2.errors import TaskError
 from rusty_r2.gym.families import mutate, words
 from rusty_r2.gym.families.base import Draw, Family
-from rusty_r2.gym.families.functions import Function, function, outcome, recipes
+from rusty_r2.gym.families.functions import Function, Recipe, function, outcome, recipes, sample
 from rusty_r2.task import Calls, Task
 
 TABLES = ("arithmetic", "tests", "strings", "lists", "dicts", "choices", "units")
@@ -60,11 +61,17 @@ def fixer(mutation: mutate.Mutation) -> Callable[[Draw], Task]:
     return draw_task
 
 
+@cache
+def _breakable(mutation: mutate.Mutation) -> list[Recipe]:
+    """The recipes that have what this mutation changes."""
+    pool = (recipe for table in TABLES for recipe in recipes()[table])
+    return [recipe for recipe in pool if any(text != sample(recipe) for text in mutation(sample(recipe)))]
+
+
 def _broken(draw: Draw, mutation: mutate.Mutation) -> tuple[Function, str]:
     """A function and a broken text of it that fails at least one hidden case."""
-    pool = [recipe for table in TABLES for recipe in recipes()[table]]
     for _ in range(TRIES):
-        made = function(draw, pool)
+        made = function(draw, _breakable(mutation))
         for text in draw.shuffled([text for text in mutation(made.source) if text != made.source]):
             if any(outcome(text, case) != repr(case.expected) for case in made.cases):
                 return made, text

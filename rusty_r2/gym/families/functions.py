@@ -120,6 +120,12 @@ def _from_recipe(draw: Draw, recipe: Recipe) -> Function | None:
     return Function(name, params, source, says, tuple(cases[1:]), cases[0])
 
 
+def sample(recipe: Recipe) -> str:
+    """A recipe's text with names and numbers of no meaning."""
+    filled = {**dict.fromkeys("wvucd", "w"), "x": "x", "y": "y", "n": 7, "m": 5, "k": 3}
+    return _source("f", ["x", "y"], Template(recipe.body).substitute(filled))
+
+
 def _constants(draw: Draw) -> dict[str, Any]:
     w, v, u = draw.words(words.WORDS, 3)
     c, d = draw.shuffled(LETTERS)[:2]

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""The curriculum: easy first, further by measured success, and the same future after a stop."""
+
+import json
+import pickle
+from collections import Counter
+
+import pytest
+
+from rusty_r2.errors import ConfigError
+from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig
+from rusty_r2.gym.families import FAMILIES
+
+FEW = ("rename", "sort", "find_file")
+
+
+def learn(curriculum: Curriculum, draws: int, chance=lambda task: True) -> list:
+    tasks = []
+    for _ in range(draws):
+        tasks.append(curriculum.next())
+        curriculum.report(tasks[-1], chance(tasks[-1]))
+    return tasks
+
+
+def test_it_starts_with_every_family_at_its_easiest():
+    curriculum = Curriculum()
+    open_now = {(lesson.family, lesson.level) for lesson in curriculum.open()}
+    assert open_now == {(f.name, f.levels[0]) for f in FAMILIES.values() if f.split == "train"}
+
+
+def test_success_opens_the_next_level_and_failure_does_not():
+    curriculum = Curriculum(CurriculumConfig(families=FEW, after=8))
+    tasks = learn(curriculum, 120, lambda task: task.family == "rename")
+    assert max(task.difficulty for task in tasks if task.family == "rename") == 3
+    assert max(task.difficulty for task in tasks if task.family != "rename") == 1
+
+
+def test_it_draws_where_success_is_neither_rare_nor_certain():
+    curriculum = Curriculum(CurriculumConfig(families=FEW, max_difficulty=1, after=8))
+    flip = iter(range(10_000))
+    outcomes = {"rename": lambda: True, "sort": lambda: next(flip) % 2 == 0, "find_file": lambda: False}
+    learn(curriculum, 100, lambda task: outcomes[task.family]())
+    drawn = Counter(task.family for task in learn(curriculum, 200, lambda task: outcomes[task.family]()))
+    assert drawn["sort"] > 2 * drawn["rename"] > 0
+    assert drawn["sort"] > 2 * drawn["find_file"] > 0
+
+
+def test_stopping_and_going_on_is_never_having_stopped():
+    config = CurriculumConfig(seed=3, families=FEW, after=4)
+    whole = Curriculum(config)
+    expected = learn(whole, 60, lambda task: hash(task.prompt) % 3 > 0)
+    first = Curriculum(config)
+    learn(first, 25, lambda task: hash(task.prompt) % 3 > 0)
+    second = Curriculum(config)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert learn(second, 35, lambda task: hash(task.prompt) % 3 > 0) == expected[25:]
+    assert second.state_dict() == whole.state_dict()
+    assert pickle.loads(pickle.dumps(second)).next() == whole.next()
+
+
+def test_another_seed_is_another_lesson_plan():
+    plans = [learn(Curriculum(CurriculumConfig(seed=seed)), 5) for seed in (0, 1)]
+    assert plans[0] != plans[1]
+
+
+def test_the_rate_is_a_running_mean():
+    curriculum = Curriculum(CurriculumConfig(families=("rename",), memory=0.5))
+    task = curriculum.next()
+    rates = []
+    for passed in (True, False, False):
+        curriculum.report(task, passed)
+        rates.append(curriculum.lessons["rename", 1].rate)
+    assert rates == [1.0, 0.5, 0.25]
+
+
+def test_a_task_from_elsewhere_changes_nothing():
+    curriculum = Curriculum(CurriculumConfig(families=("rename",)))
+    before = curriculum.state_dict()
+    curriculum.report(FAMILIES["copy"].make(0, 1, "heldout"), True)
+    assert curriculum.state_dict() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"families": ("copy",)}, "held out"),
+        ({"families": ("nope",)}, "nope"),
+        ({"max_difficulty": 0}, "level"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused(options, word):
+    with pytest.raises(ConfigError, match=word):
+        Curriculum(CurriculumConfig(**options))
+
+
+def test_only_training_tasks_are_drawn():
+    assert {task.split for task in learn(Curriculum(), 60)} == {"train"}

@@ -1,0 +1,377 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""The environment: what each reply shows and earns, what never pays, and that nothing is left behind."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rusty_r2.errors import ConfigError, SandboxError, TaskError
+from rusty_r2.gym import catalog
+from rusty_r2.gym.env import CodingEnv, EnvConfig, clip
+from rusty_r2.gym.proof import gold
+from rusty_r2.gym.sandbox import open_sandbox
+from rusty_r2.gym.vector import VectorEnv
+from rusty_r2.protocol import Cmd, Edit, Msg, render
+from rusty_r2.task import Calls, Case, Task, Tree
+
+START = "def double(n):\n    pass\n"
+RIGHT = "def double(n):\n    return n * 2\n"
+DOUBLE = Task(
+    "double",
+    "Make double(n) return twice n.",
+    Calls("d.py", "double", (Case((2,), 4), Case((5,), 10))),
+    {"d.py": START},
+    {"d.py": RIGHT},
+)
+MOVE = Task(
+    "move", "Rename a.txt to b.txt.", Tree({"a.txt": None, "b.txt": "1\n"}), {"a.txt": "1\n", "in/c": "2\n"}
+)
+COUNT = Task("count", "How many lines?", Tree(answer="3"), {"a.txt": "x\ny\nz\n"})
+
+
+def can_confine() -> bool:
+    try:
+        open_sandbox().close()
+    except SandboxError:
+        return False
+    return True
+
+
+needs_sandbox = pytest.mark.skipif(not can_confine(), reason="no sandbox level works on this machine")
+pytestmark = needs_sandbox
+
+
+def edit(content: str, path: str = "d.py") -> str:
+    return render(Edit(path, content))
+
+
+def run(command: str) -> str:
+    return render(Cmd(command))
+
+
+def say(message: str) -> str:
+    return render(Msg(message))
+
+
+def played(task: Task, *replies: str, config: EnvConfig | None = None):
+    """Every step of an episode."""
+    with CodingEnv(config=config) as env:
+        env.reset(options={"task": task})
+        return [env.step(reply) for reply in replies]
+
+
+def test_the_first_observation_is_the_task_and_the_file():
+    with CodingEnv() as env:
+        seen, info = env.reset(options={"task": DOUBLE})
+    assert seen == "Make double(n) return twice n.\n\nCURRENT_FILE: d.py\ndef double(n):\n    pass"
+    assert info["task"] == "double"
+    assert info["turn"] == 0
+
+
+def test_a_terminal_task_shows_names_but_not_what_is_in_folders():
+    with CodingEnv() as env:
+        assert env.reset(options={"task": MOVE})[0] == "Rename a.txt to b.txt.\n\nFILES: a.txt in/"
+
+
+def test_a_right_edit_earns_all_of_it():
+    ((seen, reward, terminated, truncated, info),) = played(DOUBLE, edit(RIGHT))
+    assert seen == "wrote d.py\nTEST_RESULT: all pass"
+    assert reward == pytest.approx(1.0)
+    assert (terminated, truncated) == (True, False)
+    assert info["passed"]
+    assert info["rewards"] == {"parses": 0.3, "passes": 0.7}
+    assert info["level"]
+
+
+def test_code_that_parses_is_paid_once():
+    first, second, third = played(
+        DOUBLE,
+        edit("def double(n):\n    return n\n"),
+        edit("def double(n):\n    return n + 1\n"),
+        edit(RIGHT),
+    )
+    assert first[1] == pytest.approx(0.3)
+    assert "0 of 2 pass" in first[0]
+    assert second[1] == 0
+    assert third[1] == pytest.approx(0.7)
+    assert third[2]
+
+
+def test_the_result_never_tells_a_hidden_value():
+    ((seen, *_),) = played(DOUBLE, edit("def double(n):\n    return n\n"))
+    assert "returned 2" in seen
+    assert "4" not in seen
+
+
+def test_code_that_cannot_be_read_costs():
+    ((seen, reward, *_),) = played(DOUBLE, edit("def double(n)\n    return"))
+    assert reward == pytest.approx(-0.1)
+    assert "parse" in seen
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        START,
+        "",
+        "# def double(n): return n * 2\n",
+        "x = 1\n",
+        "import os\nos._exit(0)\n",
+        "raise SystemExit(0)\n",
+    ],
+    ids=["unchanged", "empty", "comment", "other", "exit", "raise"],
+)
+def test_what_does_no_work_earns_nothing(content):
+    ((_, reward, terminated, _, info),) = played(DOUBLE, edit(content))
+    assert reward <= 0
+    assert not terminated
+    assert not info["passed"]
+
+
+def test_a_command_shows_how_it_ended_and_what_it_said():
+    steps = played(MOVE, run("echo hello; echo oops >&2; exit 3"), run("mv a.txt b.txt"))
+    assert steps[0][0].splitlines()[0] == "exit 3"
+    assert "hello" in steps[0][0]
+    assert "oops" in steps[0][0]
+    assert steps[0][1] == 0
+    seen, reward, terminated, _, info = steps[1]
+    assert seen == "exit 0\nTEST_RESULT: all pass"
+    assert reward == pytest.approx(1.0)
+    assert terminated
+    assert info["passed"]
+
+
+def test_the_workspace_lives_from_turn_to_turn():
+    steps = played(MOVE, run("mkdir x && cp a.txt x/y"), edit("7\n", "x/z"), run("cat x/y x/z"))
+    assert "1\n7" in steps[2][0]
+
+
+def test_what_was_to_stay_must_stay():
+    ((_, reward, terminated, _, info),) = played(MOVE, run("mv a.txt b.txt; rm in/c"))
+    assert not terminated
+    assert reward == 0
+    assert "in/c" in info["why"]
+
+
+def test_a_code_task_can_be_solved_by_a_command():
+    ((_, reward, terminated, *_),) = played(DOUBLE, run("sed -i 's/pass/return n * 2/' d.py"))
+    assert terminated
+    assert reward == pytest.approx(1.0)
+
+
+def test_talk_costs_and_goes_on_where_the_files_decide():
+    first, second = played(DOUBLE, say("Done."), edit(RIGHT))
+    assert first[1] == pytest.approx(-0.1)
+    assert not first[2]
+    assert second[2]
+
+
+def test_an_answer_ends_the_episode():
+    right = played(COUNT, run("wc -l a.txt"), say("3 lines"))[-1]
+    wrong = played(COUNT, say("4"))[-1]
+    assert (right[1], right[2]) == (pytest.approx(1.0), True)
+    assert (wrong[1], wrong[2]) == (pytest.approx(-0.1), True)
+
+
+def test_naming_every_answer_is_no_answer():
+    assert not played(COUNT, say(" ".join(map(str, range(20)))))[-1][4]["passed"]
+
+
+MALFORMED = [
+    "",
+    "hello",
+    "1",
+    "[]",
+    "null",
+    '{"action": "DANCE"}',
+    '{"action": "CMD"}',
+    '{"action": "CMD", "command": 3}',
+    "{",
+]
+
+
+@pytest.mark.parametrize("reply", MALFORMED)
+def test_a_malformed_reply_costs_and_is_told_why(reply):
+    ((seen, reward, terminated, truncated, info),) = played(DOUBLE, reply)
+    assert reward == pytest.approx(-0.5)
+    assert seen.startswith("SYSTEM_MSG: Invalid format:")
+    assert '{"action":' in seen
+    assert not (terminated or truncated or info["valid"])
+
+
+@pytest.mark.parametrize(
+    "path", ["../d.py", "/etc/x", "d.py/x", "in", ".", "a" * 300, "/".join("a" * 40)], ids=range(7)
+)
+def test_an_edit_that_cannot_stand_is_refused(path):
+    task = Task("t", "Do.", MOVE.check, {**MOVE.files, "d.py": "x"})
+    for before in ([], [run("true")]):
+        seen, reward, terminated, *_ = played(task, *before, edit("y", path))[-1]
+        assert reward == pytest.approx(-0.1)
+        assert "refused" in seen
+        assert not terminated
+
+
+def test_turns_run_out():
+    steps = played(DOUBLE, say("a"), say("b"), config=EnvConfig(max_turns=2))
+    assert [step[3] for step in steps] == [False, True]
+
+
+def test_a_step_after_the_end_is_an_error():
+    with CodingEnv(config=EnvConfig(max_turns=1)) as env:
+        with pytest.raises(TaskError, match="reset"):
+            env.step(say("a"))
+        env.reset(options={"task": DOUBLE})
+        env.step(say("a"))
+        with pytest.raises(TaskError, match="reset"):
+            env.step(say("a"))
+
+
+def test_output_is_capped_at_both_ends():
+    ((seen, *_),) = played(MOVE, run("seq 100000"), config=EnvConfig(max_output=300))
+    assert len(seen) < 400
+    assert "100000" in seen
+    assert "characters left out" in seen
+
+
+@given(st.text(), st.integers(1, 50))
+def test_a_clipped_text_keeps_its_ends(text, room):
+    made = clip(text, room)
+    assert made == text or len(made) <= room + 60
+    assert made[: room * 2 // 3] == text[: room * 2 // 3]
+
+
+def test_shaping_pays_a_share_once():
+    half = "def double(n):\n    return 4\n"
+    first, second = played(DOUBLE, edit(half), edit(half + "\n"), config=EnvConfig(partial=0.2, turn=-0.01))
+    assert first[4]["rewards"] == {"turn": -0.01, "partial": 0.1, "parses": 0.3}
+    assert second[4]["rewards"] == {"turn": -0.01}
+
+
+def test_the_sandbox_cannot_be_switched_off():
+    for options in ({"level": "off"}, {"at_least": "off"}):
+        with pytest.raises(ConfigError, match="off"):
+            EnvConfig(**options)
+
+
+def test_a_seed_draws_a_task():
+    with CodingEnv() as env:
+        drawn = [env.reset(seed=seed)[1]["task"] for seed in range(30)]
+        assert drawn == [env.reset(seed=seed)[1]["task"] for seed in range(30)]
+        assert len(set(drawn)) > 5
+
+
+def test_an_empty_task_set_is_an_error(tmp_path):
+    with pytest.raises(TaskError, match="no tasks"):
+        CodingEnv(tmp_path).reset(seed=0)
+
+
+BROKEN = """
+import json, os, resource, sys
+from rusty_r2.gym.env import CodingEnv
+from rusty_r2.task import Task
+task = Task.from_dict(json.loads(sys.argv[1]))
+env = CodingEnv()
+env.reset(options={"task": task})
+limit = len(os.listdir("/proc/self/fd")) - 1
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+seen, reward, terminated, truncated, info = env.step(sys.argv[2])
+print(json.dumps([reward, terminated, truncated, info["masked"], info["passed"]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("task", "reply"), [(DOUBLE, edit(RIGHT)), (MOVE, run("mv a.txt b.txt"))], ids=["edit", "command"]
+)
+def test_a_broken_sandbox_masks_the_episode(task, reply):
+    """A machine that has run out of descriptors: nobody's score, whatever the reply was."""
+    command = [sys.executable, "-c", BROKEN, json.dumps(task.to_dict()), reply]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(done.stdout) == [0.0, False, True, True, False]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.one_of(st.text(max_size=40), st.builds(say, st.text("ab 3", max_size=5))), max_size=4))
+def test_any_reply_has_an_observation(replies):
+    with CodingEnv(config=EnvConfig(max_turns=9)) as env:
+        env.reset(options={"task": MOVE})
+        for reply in replies:
+            seen, reward, *_ = env.step(reply)
+            assert isinstance(seen, str)
+            assert isinstance(reward, float)
+
+
+def script(task: Task, kind: int) -> list[str]:
+    """Four ways to go through an episode: right, wrong, rambling, and leaving things behind."""
+    if kind == 0:
+        return [render(action) for action in gold(task)]
+    if kind == 1:
+        return [edit("def f(: pass", "junk.py"), say("no idea"), "not json", run("false")]
+    if kind == 2:
+        return [run("sleep 60 & echo started"), run("head -c 200000 /dev/zero | tr '\\0' x > big")]
+    return [run("mkdir -p a/b && touch a/b/c"), render(Edit("a/b/d", "text"))]
+
+
+def left_behind() -> tuple[int, int]:
+    """Open descriptors and children of this process."""
+    children = Path("/proc/self/task").glob("*/children")
+    return len(list(Path("/proc/self/fd").iterdir())), sum(len(path.read_text().split()) for path in children)
+
+
+@pytest.mark.parametrize("episodes", [24, pytest.param(1000, marks=pytest.mark.slow)])
+def test_episodes_leave_nothing_behind(episodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tasks = list(catalog.tasks("train", count=min(episodes, 200)))
+    with VectorEnv(4) as envs:
+        for number in range(-8, episodes):
+            if number == 0:  # what is made once has been made
+                before = left_behind()
+            task = tasks[number % len(tasks)]
+            envs.reset(number % 4, task)
+            for reply in script(task, number % 5):
+                envs.submit(number % 4, reply)
+                if envs.poll()[0].done:
+                    break
+        for env in envs.envs:
+            env.close()
+        after = left_behind()
+    assert after == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_episodes_side_by_side_give_what_one_by_one_gives():
+    tasks = list(catalog.tasks("train", count=8, difficulty=1))
+    replies = [render(gold(task)[0]) for task in tasks]
+    alone = [played(task, reply)[0] for task, reply in zip(tasks, replies, strict=True)]
+    with VectorEnv(8, workers=4) as envs:
+        for slot, task in enumerate(tasks):
+            envs.reset(slot, task)
+        together = envs.step(replies)
+    assert [tuple(step)[1:] for step in together] == alone
+
+
+def test_a_slot_takes_one_reply_at_a_time():
+    with VectorEnv(2) as envs:
+        envs.reset(0, MOVE)
+        envs.submit(0, run("sleep 0.2"))
+        assert envs.busy == 1
+        with pytest.raises(TaskError, match="poll"):
+            envs.submit(0, run("true"))
+        with pytest.raises(TaskError, match="2 slots"):
+            envs.step(["x"])
+        assert [step.slot for step in envs.poll()] == [0]
+        assert envs.poll() == []
+
+
+def test_the_gymnasium_checker_is_content():
+    checker = pytest.importorskip(
+        "gymnasium.utils.env_checker", reason="gymnasium is not installed; to run this: pip install gymnasium"
+    )
+    from rusty_r2.gym.adapter import gymnasium_env
+
+    checker.check_env(gymnasium_env(CodingEnv()), skip_render_check=True)
