@@ -16,7 +16,8 @@ from pathlib import Path
 
 from rusty_r2.errors import SandboxError
 
-NOBODY = 65534
+STRANGERS = 1_900_000_000
+"""from here on up, uids of payloads that root starts: one for each process, so that they share nothing"""
 SYSTEM = (
     "/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/nix/store",
     "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime",
@@ -27,7 +28,9 @@ SYSTEM = (
 
 def identity() -> tuple[int, int]:
     """The host uid and gid of payloads: ours, but never root's."""
-    return (os.geteuid(), os.getegid()) if os.geteuid() else (NOBODY, NOBODY)
+    if os.geteuid() != 0:
+        return os.geteuid(), os.getegid()
+    return STRANGERS + os.getpid(), STRANGERS + os.getpid()
 
 
 def interpreter_paths() -> list[str]:

@@ -30,7 +30,8 @@ class Jail:
         self.notes: list[str] = []
         self.config = config
         self.landlock = kernel.landlock_version() if config["confine"] else 0
-        self.filter = seccomp.program(kernel.ARCH, config["network"]) if config["confine"] else b""
+        by_path = config["level"] != "landlock" or config["was_root"]
+        self.filter = seccomp.program(kernel.ARCH, config["network"], by_path=by_path)
         if config["was_root"] and config["level"] == "landlock":
             kernel.become(config["uid"], config["gid"])
         if config["confine"] and self.landlock < SCOPED:

@@ -91,6 +91,8 @@ def _gaps(level: str, *, bound: bool) -> tuple[str, ...]:
         return ("nothing is confined: commands can do all that you can",)
     quota = "no disk quota" if bound else "disk quota checked every quarter second, not enforced"
     gaps = [quota, "no private /proc, /tmp and /dev/shm", "names of files outside can be looked up"]
+    if os.geteuid() != 0:
+        gaps.append("chmod and touch by path are refused, inside too")
     return (*gaps, "protected paths are not enforced") if bound else tuple(gaps)
 
 

@@ -23,7 +23,7 @@ _BOTH = {
     "close_range": 436, "openat2": 437, "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442,
     "quotactl_fd": 443, "landlock_create_ruleset": 444, "landlock_add_rule": 445,
     "landlock_restrict_self": 446, "memfd_secret": 447, "statmount": 457, "listmount": 458,
-    "open_tree_attr": 467,
+    "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466, "open_tree_attr": 467, "file_setattr": 469,
 }  # fmt: skip
 NUMBERS: dict[str, dict[str, int]] = {
     "x86_64": _BOTH | {
@@ -51,6 +51,8 @@ NUMBERS: dict[str, dict[str, int]] = {
         "perf_event_open": 241, "fanotify_init": 262, "name_to_handle_at": 264, "open_by_handle_at": 265,
         "clock_adjtime": 266, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272,
         "finit_module": 273, "memfd_create": 279, "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
+        "setxattr": 5, "lsetxattr": 6, "removexattr": 14, "lremovexattr": 15, "inotify_add_watch": 27,
+        "fchmodat": 53, "fchownat": 54, "utimensat": 88,
     },
 }  # fmt: skip
 
@@ -63,10 +65,16 @@ statmount listmount unshare setns chroot name_to_handle_at open_by_handle_at mkn
 kexec_load kexec_file_load init_module finit_module delete_module create_module reboot swapon swapoff acct
 quotactl quotactl_fd syslog settimeofday clock_settime clock_adjtime sethostname setdomainname iopl ioperm
 vhangup memfd_secret shmget shmat semget msgget mq_open move_pages migrate_pages mbind set_mempolicy
-uselib modify_ldt _sysctl
+uselib modify_ldt _sysctl file_setattr
 """
 DENIED = _DENIED.split()
 """answered with EPERM"""
+_BY_PATH = """
+chmod fchmodat fchmodat2 chown lchown fchownat utime utimes futimesat inotify_add_watch
+setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
+"""
+BY_PATH = _BY_PATH.split()
+"""calls that Landlock does not judge: denied too where it stands alone and the payload is the user"""
 ABSENT = ("clone3", "memfd_create")
 """answered with ENOSYS: libraries fall back to clone, whose flags a filter can read, and to files"""
 
@@ -113,7 +121,7 @@ class _Assembler:
         return packed
 
 
-def program(arch: str, network: str = "none") -> bytes:
+def program(arch: str, network: str = "none", *, by_path: bool = True) -> bytes:
     """The filter as the kernel wants it: an array of struct sock_filter."""
     asm = _Assembler()
     asm.load(_ARCH)
@@ -123,7 +131,7 @@ def program(arch: str, network: str = "none") -> bytes:
     if arch == "x86_64":
         asm.jump(AT_LEAST, X32_BIT, "enosys", "search")
         asm.label("search")
-    for name, value, yes, no in _search(_ranges(arch, network)):
+    for name, value, yes, no in _search(_ranges(arch, network, by_path)):
         asm.label(name)
         asm.jump(AT_LEAST, value, yes, no)
     _arguments(asm, FAMILIES[network] or (AF_UNIX,))
@@ -134,11 +142,14 @@ def program(arch: str, network: str = "none") -> bytes:
     return asm.bytes()
 
 
-def _ranges(arch: str, network: str) -> list[tuple[int, str]]:
+def _ranges(arch: str, network: str, by_path: bool) -> list[tuple[int, str]]:
     """(first number, where to go), in order; a range ends where the next begins."""
     numbers = NUMBERS[arch]
     special = {numbers[name]: "eperm" for name in DENIED if name in numbers}
     special |= {numbers[name]: "enosys" for name in ABSENT}
+    if not by_path:
+        special |= {numbers[name]: "eperm" for name in BY_PATH if name in numbers}
+        special[numbers["utimensat"]] = "utimensat"
     special |= {numbers[name]: name for name in ("mknodat", "clone", "ioctl")}
     special |= {
         numbers["socket"]: "socket" if FAMILIES[network] else "family",
@@ -174,7 +185,13 @@ def _search(ranges: list[tuple[int, str]]) -> Iterator[tuple[str, int, str, str]
 
 
 def _arguments(asm: _Assembler, families: tuple[int, ...]) -> None:
-    """The calls whose arguments decide. Only low halves are read: the kernel ignores the high ones too."""
+    """The calls whose arguments decide. Of flags only low halves are read: the kernel ignores the rest."""
+    asm.label("utimensat")  # on an open file it names no path
+    asm.load(_ARG1)
+    asm.jump(EQUAL, 0, "utimensat2", "eperm")
+    asm.label("utimensat2")
+    asm.load(_ARG1 + 4)
+    asm.jump(EQUAL, 0, "allow", "eperm")
     asm.label("mknodat")
     asm.load(_ARG2)
     asm.jump(ANY_BIT, CHAR_OR_BLOCK, "eperm", "allow")
