@@ -42,7 +42,7 @@ def logged(folder, tag):
     return [line[tag] for line in run.metrics(folder) if tag in line]
 
 
-@pytest.mark.parametrize("carry", [False, True])
+@pytest.mark.parametrize("carry", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_two_processes_learn_what_one_learns(tmp_path, shards, words, carry):
     changes = {"carry_state": True, "grad_accum_steps": 2} if carry else {}
     one = train(SupervisedConfig(**options(shards, words, tmp_path / "one", **changes)))

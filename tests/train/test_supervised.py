@@ -1,8 +1,14 @@
 """Supervised training: it learns, and what is only arrangement changes nothing."""
 
 import io
+import json
 import math
+import os
+import subprocess
+import sys
+import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -10,13 +16,16 @@ torch = pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
 
 import numpy as np  # noqa: E402
 
+from rusty_r2 import config, run  # noqa: E402
 from rusty_r2.data.shards import Rows  # noqa: E402
+from rusty_r2.errors import ConfigError, RustyError, TrainingError  # noqa: E402
+from rusty_r2.lm import checkpoint  # noqa: E402
 from rusty_r2.lm.rwkv import PRESETS, TinyRWKVLM  # noqa: E402
 from rusty_r2.train.distributed import World  # noqa: E402
 from rusty_r2.train.loop import Trainer  # noqa: E402
 from rusty_r2.train.optim import Descent, groups, optimizer  # noqa: E402
 from rusty_r2.train.progress import Progress  # noqa: E402
-from rusty_r2.train.supervised import SupervisedConfig  # noqa: E402
+from rusty_r2.train.supervised import SupervisedConfig, train  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,10 @@ def fitted(trainer):
 def options(shards, words, tmp_path, **changes):
     small = {"preset": "nano", "seq_len": 64, "batch_size": 4, "max_steps": 6, "eval_tokens": 2048}
     small |= {"sample_tokens": 8, "log_interval": 2, "device": "cpu", "precision": "fp32"}
-    folder = {"checkpoints_dir": tmp_path / "run"}
-    return SupervisedConfig(data_dir=shards, tokenizer_path=words, **(small | folder | changes))
+    places = {"data_dir": shards, "tokenizer_path": words, "checkpoints_dir": tmp_path / "run"}
+    given = places | small | changes
+    paths = ("data_dir", "resume_from_checkpoint")
+    return SupervisedConfig(**given | {name: Path(given[name]) for name in paths if name in given})
 
 
 @pytest.mark.parametrize("micro", [1, 3, 5])
@@ -121,3 +132,139 @@ def test_a_nano_model_learns_one_batch_by_heart():
     trainer.log = lambda step, facts: logged.append(facts["loss/train"])
     fitted(trainer)
     assert logged[0] > math.log(300) - 1 and logged[-1] < 0.05
+
+
+def test_nano_learns_python_from_its_own_library(tmp_path, shards, words):
+    longer = options(
+        shards, words, tmp_path, batch_size=8, max_steps=100, lr=6e-3, eval_tokens=8192, log_interval=50
+    )
+    folder = train(longer)
+    (bits,) = (line["eval/bits_per_byte"] for line in run.metrics(folder) if "eval/bits_per_byte" in line)
+    train_tokens = np.fromfile(shards / "train_00000.tokens", "<u2")
+    held_out = np.fromfile(shards / "heldout_00000.tokens", "<u2")
+    lengths = np.fromfile(shards / "heldout_00000.documents", "<u4").reshape(-1, 2)
+    odds = (np.bincount(train_tokens, minlength=600) + 1) / (len(train_tokens) + 600)
+    by_frequency_alone = -np.log2(odds[held_out[held_out != 1]]).sum() / lengths[:, 1].sum()
+    assert 1.5 < bits < 0.85 * by_frequency_alone
+
+
+def test_a_run_leaves_metrics_in_families_samples_and_a_checkpoint_to_use(tmp_path, shards, words):
+    folder = train(options(shards, words, tmp_path, eval_interval=3))
+    lines = run.metrics(folder)
+    assert [line["step"] for line in lines if "loss/train" in line] == [2, 4, 6]
+    assert [line["step"] for line in lines if "eval/bits_per_byte" in line] == [3, 6]
+    families = {"loss/train", "optim/lr", "optim/grad_norm", "optim/skipped", "time/tokens_per_s"}
+    assert families <= set(lines[0]) and "eval/loss" in lines[1]
+    assert "▸".encode() in b"".join(path.read_bytes() for path in folder.glob("events.*"))
+    last = folder / "step_000006"
+    assert checkpoint.load(last).config.d_hidden == PRESETS["nano"].d_hidden
+    assert (last / "tokenizer.json").read_bytes() == (words / "tokenizer.json").read_bytes()
+
+
+def test_raw_text_becomes_shards_once(tmp_path, library, words, monkeypatch):
+    monkeypatch.setenv("RUSTY_HOME", str(tmp_path / "home"))
+    train(options(library, words, tmp_path, max_steps=1))
+    (kept,) = (tmp_path / "home" / "cache" / "corpus").iterdir()
+    before = (kept / "manifest.json").stat().st_mtime_ns
+    train(options(library, words, tmp_path, max_steps=1, checkpoints_dir=tmp_path / "again"))
+    assert (kept / "manifest.json").stat().st_mtime_ns == before
+    assert (tmp_path / "again" / "step_000001").is_dir()
+
+
+def test_init_takes_weights_tokenizer_and_size_and_begins_at_step_0(tmp_path, shards, words):
+    first = train(options(shards, words, tmp_path, max_steps=1)) / "step_000001"
+    second = options(shards, None, tmp_path, init=first, lr=0.0, max_steps=1, checkpoints_dir=tmp_path / "b")
+    again = checkpoint.load(train(second) / "step_000001").state_dict()
+    assert all(torch.equal(again[name], value) for name, value in checkpoint.load(first).state_dict().items())
+
+
+def test_a_run_that_stays_not_finite_ends_with_one_clear_line(tmp_path, shards, words):
+    first = train(options(shards, words, tmp_path, max_steps=1)) / "step_000001"
+    model = checkpoint.load(first)
+    with torch.no_grad():
+        model.ln_out.weight[3] = float("nan")
+    checkpoint.save(tmp_path / "broken", model, tokenizer=words)
+    doomed = options(
+        shards, words, tmp_path, init=tmp_path / "broken", max_steps=60, checkpoints_dir=tmp_path / "b"
+    )
+    with pytest.raises(TrainingError, match=r"last 2\d steps up to 2\d were not finite.*--lr") as caught:
+        train(doomed)
+    assert "\n" not in str(caught.value)
+    assert run.metrics(tmp_path / "b")[-1]["optim/skipped"] >= 20
+    assert json.loads((tmp_path / "b" / "run.json").read_text())["ended"] == "error: TrainingError"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on memory that holds")
+def test_out_of_memory_takes_fewer_rows_at_once_and_learns_the_same(tmp_path, shards, words):
+    program = textwrap.dedent("""
+        import resource, sys
+        from rusty_r2.cli import main
+        import torch, rusty_r2.train.session, torch._dynamo
+        pages = int(open("/proc/self/statm").read().split()[0])
+        limit = pages * resource.getpagesize() + (150 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        sys.exit(main(sys.argv[1:]))
+    """)
+    wide = options(shards, words, tmp_path, seq_len=128, batch_size=64, max_steps=1, sample_tokens=0)
+    expected = run.metrics(train(wide))[0]["loss/train"]
+    given = {**config.resolved(wide), "checkpoints_dir": str(tmp_path / "narrow")}
+    (tmp_path / "options.json").write_text(json.dumps(given))
+    told = subprocess.run(
+        [sys.executable, "-c", program, "train", "supervised", "--config", tmp_path / "options.json"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+        timeout=200,
+    )
+    assert told.returncode == 0, told.stderr[-2000:]
+    assert "out of memory: from here" in told.stderr
+    assert run.metrics(tmp_path / "narrow")[0]["loss/train"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data_dir": "nowhere"}, "rusty data corpus"),
+        ({"tokenizer_path": None}, "--tokenizer-path"),
+        ({"preset": "giant"}, "nano, micro, tiny"),
+        ({"device": "cuda"}, "no GPU"),
+        ({"device": "tpu"}, "--device auto"),
+        ({"precision": "fp16"}, "--precision fp32"),
+        ({"batch_size": 0}, "--batch_size must be at least 1"),
+        ({"warmup_pct": 5.0}, "0 to 1"),
+        ({"seq_len": 10_000_000}, "Make a larger corpus"),
+        ({"resume_from_checkpoint": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_cannot_work_is_one_line(tmp_path, shards, words, changes, message):
+    if changes.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(RustyError, match=message) as caught:
+        train(options(shards, words, tmp_path, **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_is_not_overwritten(tmp_path, shards, words):
+    train(options(shards, words, tmp_path, max_steps=1))
+    with pytest.raises(ConfigError, match="--resume auto"):
+        train(options(shards, words, tmp_path, max_steps=1))
+
+
+@pytest.mark.slow
+def test_a_compiled_model_learns_the_same_and_saves_plain_names(tmp_path, shards, words):
+    plain = train(options(shards, words, tmp_path, checkpoints_dir=tmp_path / "a"))
+    fast = train(options(shards, words, tmp_path, checkpoints_dir=tmp_path / "b", compile=True))
+    a, b = (checkpoint.load(folder / "step_000006").state_dict() for folder in (plain, fast))
+    assert a.keys() == b.keys() and not any("_orig_mod" in name for name in b)
+    assert all(torch.allclose(a[name], b[name], atol=1e-4) for name in a)
+
+
+def test_gradient_checkpointing_learns_the_same(tmp_path, shards, words):
+    plain = train(options(shards, words, tmp_path, checkpoints_dir=tmp_path / "a", max_steps=2))
+    again = train(
+        options(
+            shards, words, tmp_path, checkpoints_dir=tmp_path / "b", max_steps=2, gradient_checkpointing=True
+        )
+    )
+    a, b = (checkpoint.load(folder / "step_000002").state_dict() for folder in (plain, again))
+    assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)

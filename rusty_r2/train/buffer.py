@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Episodes as tensors: what PPO's update reads, cut into minibatches of whole episodes.
+
+Rows are episodes, padded on the right; columns are tokens. `choices` scores every token the model chose,
+under the same distribution it was sampled from: the temperature, and the words that were possible then
+(grammar, top-k, top-p: all of them are in the kept bit masks, so the support cannot shift by rounding).
+Logits exist for chosen tokens only, a chunk at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from rusty_r2.lm.rwkv import TinyRWKVLM
+from rusty_r2.lm.sampling import Sampling, allowed, log_probs
+from rusty_r2.train.rollouts import Episode
+
+CHUNK = 512
+"""chosen tokens whose logits exist at once"""
+
+
+class Choices(NamedTuple):
+    """About each chosen token, in the order of `Batch.acted`: what a policy thinks of it now."""
+
+    logp: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some episodes. [rows, tokens] where not said otherwise; [n] is one number a chosen token."""
+
+    ids: Tensor
+    acted: Tensor
+    logp: Tensor
+    """[n] when the token was sampled"""
+    value: Tensor
+    """[n] expected then"""
+    advantage: Tensor
+    """[n]"""
+    target: Tensor
+    """[n] what the value head should have said"""
+    start_logp: Tensor
+    """[n] under the policy that training started from"""
+    weight: Tensor
+    """[n] how much likelier the token was under the trained weights than under those that played"""
+    kept: NDArray[np.uint32] | None
+    """[n, words/32]"""
+
+    def choices(self, model: TinyRWKVLM, sampling: Sampling) -> Choices:
+        """What `model` thinks of the chosen tokens, with gradients where they are on."""
+        hidden, _ = model.trunk(self.ids[:, :-1])
+        before = self.acted[:, 1:]  # a token is chosen by the state before it
+        at, words = hidden[before], self.ids[:, 1:][before]
+        parts = []
+        for start in range(0, len(words), CHUNK):
+            stop = start + CHUNK
+            mask = None if self.kept is None else self._mask(start, stop, model.config.vocab_size)
+            given = (model, at[start:stop], words[start:stop], sampling, mask)
+            keep = torch.is_grad_enabled() and len(words) > CHUNK
+            parts.append(checkpoint(_score, *given, use_reentrant=False) if keep else _score(*given))
+        logp, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
+        return Choices(logp, entropy, model.value(at).float())
+
+    def _mask(self, start: int, stop: int, words: int) -> Tensor:
+        assert self.kept is not None
+        return torch.from_numpy(allowed(self.kept[start:stop], words)).to(self.ids.device)
+
+
+def _score(
+    model: TinyRWKVLM, hidden: Tensor, words: Tensor, sampling: Sampling, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each word, and the entropy of the distribution it was drawn from."""
+    logp = log_probs(model.head(hidden), Sampling(temperature=sampling.temperature), mask)
+    sure = logp.masked_fill(logp == float("-inf"), 0.0)  # 0 · log 0 is 0, and so is its gradient
+    entropy = -(logp.exp() * sure).sum(-1)
+    return sure.gather(-1, words[:, None])[:, 0], entropy
+
+
+class RolloutBuffer:
+    """The episodes of one round of play, with what was worked out about them."""
+
+    def __init__(self, episodes: Sequence[Episode], device: str | torch.device = "cpu") -> None:
+        self.episodes = [episode for episode in episodes if not episode.masked and any(episode.acted)]
+        self.device = device
+        n = sum(sum(episode.acted) for episode in self.episodes)
+        self.advantage, self.target, self.start_logp = (np.zeros(n, np.float32) for _ in range(3))
+        self.weight = np.ones(n, np.float32)
+        self.logp = self._chosen("logp")
+        self.value = self._chosen("value")
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    def spans(self) -> list[slice]:
+        """Where each episode's chosen tokens stand among all chosen tokens."""
+        ends = np.cumsum([sum(episode.acted) for episode in self.episodes])
+        return [slice(int(end) - sum(e.acted), int(end)) for e, end in zip(self.episodes, ends, strict=True)]
+
+    def rewards(self) -> list[NDArray[np.float32]]:
+        """For each episode, the rewards of its chosen tokens."""
+        acted = [np.array(episode.acted) for episode in self.episodes]
+        return [np.array(e.reward, np.float32)[a] for e, a in zip(self.episodes, acted, strict=True)]
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """These episodes, padded to the longest of them."""
+        chosen, spans = [self.episodes[row] for row in rows], self.spans()
+        longest = max(len(episode.ids) for episode in chosen)
+        ids = np.zeros((len(rows), longest), np.int64)
+        acted = np.zeros((len(rows), longest), bool)
+        for row, episode in enumerate(chosen):
+            ids[row, : len(episode.ids)] = episode.ids
+            acted[row, : len(episode.acted)] = episode.acted
+        order = np.concatenate([np.arange(spans[row].start, spans[row].stop) for row in rows])
+        kept = [mask for episode in chosen for mask in episode.kept]
+
+        def part(numbers: NDArray[np.float32]) -> Tensor:
+            return torch.from_numpy(numbers[order]).to(self.device)
+
+        return Batch(
+            ids=torch.from_numpy(ids).to(self.device),
+            acted=torch.from_numpy(acted).to(self.device),
+            logp=part(self.logp),
+            value=part(self.value),
+            advantage=part(self.advantage),
+            target=part(self.target),
+            start_logp=part(self.start_logp),
+            weight=part(self.weight),
+            kept=np.stack(kept) if kept else None,
+        )
+
+    def minibatches(self, count: int, chance: torch.Generator) -> Iterator[Batch]:
+        """All episodes in a new order, in `count` parts of about the same number of episodes."""
+        order = torch.randperm(len(self), generator=chance).tolist()
+        for part in np.array_split(np.array(order), min(count, len(order))):
+            yield self.batch(part.tolist())
+
+    def in_order(self, size: int) -> Iterator[Batch]:
+        """All episodes as they are, `size` at a time."""
+        for start in range(0, len(self), size):
+            yield self.batch(range(start, min(start + size, len(self))))
+
+    def _chosen(self, name: str) -> NDArray[np.float32]:
+        parts = [np.array(getattr(e, name), np.float32)[np.array(e.acted)] for e in self.episodes]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)

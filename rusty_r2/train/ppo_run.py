@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Everything about a PPO run that is not mathematics: its folder, models, players, evaluation, stopping.
+
+`Training` is a context manager; ppo.py drives it. A checkpoint holds the model (lm/checkpoint.py), the
+optimizer's moments, and in ppo.json the round, the curriculum and the best score: with the seed in the
+options that is all a resumed run needs to be the same run, bit for bit on a CPU. Sampling has no hidden
+state: a token's chance follows from the seed, the episode's number and the token's place.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rusty_r2 import files
+from rusty_r2.errors import CheckpointError, TrainingError, need
+from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig
+from rusty_r2.gym.env import EnvConfig
+from rusty_r2.gym.sandbox import open_sandbox
+from rusty_r2.lm import checkpoint
+from rusty_r2.lm.engine import Engine
+from rusty_r2.lm.grammar import ActionGrammar
+from rusty_r2.lm.sampling import Sampling
+from rusty_r2.lm.tokenizer import VOCAB, Tokenizer
+from rusty_r2.run import Run
+from rusty_r2.task import Task
+from rusty_r2.train import heldout, rollouts
+from rusty_r2.train.buffer import RolloutBuffer
+from rusty_r2.train.loop import Stop
+from rusty_r2.train.optim import Descent, groups, learning_rate, optimizer
+from rusty_r2.train.ppo import PPOConfig
+from rusty_r2.train.progress import Progress
+from rusty_r2.train.rollouts import Episode, Players
+from rusty_r2.train.session import choose_device
+
+MAY_CHANGE = (
+    *("init_checkpoint", "tokenizer_path", "total_timesteps", "log_dir", "checkpoints_dir", "ckpt_interval"),
+    *("eval_interval", "device"),
+)
+PATIENCE = 5
+"""updates in a row that may be skipped for not being finite"""
+SPEAKS = 0.05
+"""share of valid actions below which a first round shows a policy that does not know the protocol"""
+HEAVIEST = 2.0
+"""weight a token may get for being likelier under the trained weights than under the playing ones"""
+ROWS = 16
+"""episodes that are scored at once"""
+STATE = "ppo.json"
+MOMENTS = "optimizer.safetensors"
+
+
+class Training:
+    """One run in progress."""
+
+    def __init__(self, config: PPOConfig) -> None:
+        self.config = config
+        self.device = choose_device(config.device)
+        if not (config.init_checkpoint / "config.json").is_file():
+            raise CheckpointError(
+                f"{config.init_checkpoint} holds no model to start from. Type: rusty train supervised --help"
+            )
+        self.start = checkpoint.load(config.init_checkpoint, device=self.device, dtype=torch.float32).eval()
+        self.start.requires_grad_(False)
+        self.words = self._tokenizer_folder()
+        self.tokenizer = Tokenizer.load(self.words)
+        if len(self.tokenizer) != self.start.config.vocab_size:
+            raise CheckpointError(
+                f"the tokenizer has {len(self.tokenizer):,} words and {config.init_checkpoint} "
+                f"{self.start.config.vocab_size:,}. Give its own: --tokenizer-path"
+            )
+        open_sandbox(at_least="landlock").close()  # a sandbox that will not start is said now
+        self.env = EnvConfig(max_turns=config.max_turns, partial=config.partial)
+        self.sampling = Sampling(
+            temperature=config.temperature, top_k=config.top_k, seed=config.seed * 1_000_003
+        )
+        self.curriculum = Curriculum(
+            CurriculumConfig(config.seed, config.families, max_difficulty=config.max_difficulty)
+        )
+        self.heldout = heldout.tasks(
+            config.eval_tasks, families=config.families, max_difficulty=config.max_difficulty
+        )
+        self.run = Run.start(
+            "ppo",
+            config,
+            folder=config.checkpoints_dir,
+            resume=config.resume,
+            may_change=MAY_CHANGE,
+            events=config.log_dir,
+        )
+        self.folder = self.run.folder
+        self.done, self.best = 0, -1.0
+        self.last_score: heldout.Score | None = None
+        self.first_score: list[Any] = []
+        self._prepare()
+
+    def _prepare(self) -> None:
+        resumed = self.run.resumed_from
+        self.model = checkpoint.load(
+            resumed or self.config.init_checkpoint, device=self.device, dtype=torch.float32
+        ).eval()  # no dropout: the update must score what the rollout sampled
+        adamw = optimizer("adamw", groups(self.model, weight_decay=0.0, layer_lr=False), betas=(0.9, 0.95))
+        self.descent = Descent(adamw, clip=self.config.max_grad_norm)
+        if resumed is not None:
+            self._restore(resumed)
+        grammar = ActionGrammar(self.tokenizer) if self.config.constrain else None
+        self.players = self._players(self.sampling, grammar)
+        self.examinees = self._players(Sampling(temperature=0.0), grammar)
+        self.progress = Progress(self.config.updates)
+        self.stop = Stop()
+
+    def _players(self, sampling: Sampling, grammar: ActionGrammar | None) -> Players:
+        return Players(
+            self.tokenizer,
+            slots=self.config.slots,
+            sampling=sampling,
+            max_new_tokens=self.config.max_new_tokens,
+            env=self.env,
+            grammar=grammar,
+        )
+
+    def __enter__(self) -> Training:
+        self.stop.__enter__()
+        self.run.__enter__()
+        self.progress.begin_at(self.done)
+        self.progress.say(f"{self.config.updates} rounds of {self.config.episodes} episodes; {self.folder}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.players.close()
+        self.examinees.close()
+        self.stop.__exit__(kind, error, trace)
+        self.run.__exit__(kind, error, trace)
+        self.progress.close()
+        if kind is None:
+            self.progress.say(self._farewell())
+
+    def rounds(self) -> Iterator[int]:
+        """The numbers of the rounds still to play; a stop that was asked for ends them."""
+        while self.done < self.config.updates and not self.stop.asked:
+            yield self.done + 1
+
+    def play(self, number: int) -> tuple[RolloutBuffer, dict[str, float]]:
+        """A round of episodes, ready to be judged."""
+        began, before = time.perf_counter(), dict(self.players.seconds)
+        engine = Engine.from_model(self.model, weights=self.config.rollout_weights, device=self.device)
+        first = number * self.config.episodes
+        tasks = self._tasks()
+        episodes = sorted(
+            self.players.play(engine, ((first + i, task) for i, task in enumerate(tasks))),
+            key=lambda episode: episode.number,
+        )
+        took = time.perf_counter() - began
+        for episode in episodes:
+            if not episode.masked:
+                self.curriculum.report(episode.task, episode.passed)
+        told = rollouts.facts(episodes)
+        self._speaks(number, told)
+        buffer = RolloutBuffer(episodes, self.device)
+        if not len(buffer):
+            raise TrainingError("the sandbox failed in every episode of a round. Type: rusty doctor")
+        self._show(number, episodes)
+        self._score(buffer)
+        told["time/tokens_per_s"] = told["play/tokens"] / took
+        for part, seconds in self.players.seconds.items():
+            told[f"time/{part}_share"] = (seconds - before[part]) / took
+        return buffer, told
+
+    def descend(self, loss: Tensor, number: int) -> None:
+        """One step of the optimizer; steps that are not finite are left out and counted."""
+        rate = learning_rate(
+            number - 1, peak=self.config.lr, total=self.config.updates, warmup=0, floor=0.1, shape="linear"
+        )
+        self.descent.backward(loss)
+        self.descent.step(rate, torch.ones((), device=loss.device))
+        if int(self.descent.skipped_in_a_row) >= PATIENCE:
+            raise TrainingError(
+                f"{PATIENCE} updates in a row were not finite. Go on from the last checkpoint with a lower "
+                f"rate: --resume auto --checkpoints-dir {self.folder} --lr {self.config.lr / 3:.1g}"
+            )
+
+    def finish(self, number: int, facts: dict[str, Any]) -> None:
+        """Log a round, and where it is time evaluate and save."""
+        self.done = number
+        facts["optim/skipped"] = float(self.descent.skipped)
+        self.run.log(number, facts)
+        shown = {"reward": facts["reward/mean"], "pass": facts["play/pass_rate"], "kl": facts["policy/kl"]}
+        self.progress.report(number, int(facts["play/tokens"] * number), shown)
+        last = number == self.config.updates or bool(self.stop.asked)
+        if last or (self.config.eval_interval and number % self.config.eval_interval == 0):
+            self.evaluate(number)
+        if last or number % self.config.ckpt_interval == 0:
+            self._save(number)
+
+    def evaluate(self, number: int) -> None:
+        """How many held-out tasks are solved now; the best weights so far are kept in best/."""
+        if number == self.done and number and self.run.resumed_from is not None and self.last_score is None:
+            return  # a resumed run was evaluated when it was saved
+        began = time.perf_counter()
+        engine = Engine.from_model(self.model, weights=self.config.rollout_weights, device=self.device)
+        score, _ = heldout.evaluate(self.examinees, engine, self.heldout)
+        self.last_score = score
+        low, high = score.interval
+        told = {
+            "eval/pass_rate": score.rate,
+            "eval/low": low,
+            "eval/high": high,
+            "eval/valid": score.valid_rate,
+        }
+        told |= {f"eval_by_family/{name}": a / b for name, (a, b) in score.families.items()}
+        self.run.log(number, told)
+        self.progress.say(f"round {number}: {score}")
+        if not self.first_score:
+            self.first_score = [score.passed, score.played]
+        if score.rate > self.best:
+            self.best = score.rate
+            with files.whole_folder(self.folder / "best") as folder:
+                checkpoint.save(folder, self.model, tokenizer=self.words)
+        self.progress.pause(time.perf_counter() - began)
+
+    @torch.no_grad()
+    def _score(self, buffer: RolloutBuffer) -> None:
+        """What the starting policy thinks of every choice, and the present one where other weights played."""
+        start, now = [], []
+        for batch in buffer.in_order(ROWS):
+            start.append(batch.choices(self.start, self.sampling).logp.cpu().numpy())
+            if self.config.rollout_weights != "fp32":
+                now.append(batch.choices(self.model, self.sampling))
+        buffer.start_logp = np.concatenate(start)
+        if now:
+            logp = np.concatenate([choices.logp.cpu().numpy() for choices in now])
+            buffer.weight = np.minimum(np.exp(logp - buffer.logp), HEAVIEST)
+            buffer.logp, buffer.value = logp, np.concatenate([c.value.cpu().numpy() for c in now])
+
+    def _tasks(self) -> list[Task]:
+        """The tasks of a round, drawn before the first is played: timing decides nothing."""
+        size = self.config.group_size if self.config.advantage == "group" else 1
+        return [task for _ in range(self.config.episodes // size) for task in [self.curriculum.next()] * size]
+
+    def _speaks(self, number: int, told: dict[str, float]) -> None:
+        if number == 1 and not self.config.constrain and told["play/valid_rate"] < SPEAKS:
+            share = f"{100 * told['play/valid_rate']:.1f}% of its replies are actions"
+            raise TrainingError(
+                f"{self.config.init_checkpoint} does not speak the protocol: {share}. Teach it first: "
+                "rusty data episodes, then rusty train supervised --init"
+            )
+
+    def _show(self, number: int, episodes: list[Episode]) -> None:
+        """Two episodes of a round as text: one that passed, one that did not."""
+        for passed in (True, False):
+            chosen = next((episode for episode in episodes if episode.passed == passed), None)
+            if chosen is not None:
+                said = [chosen.seen[0]]
+                for reply, seen in zip(chosen.replies, chosen.seen[1:], strict=True):
+                    said += [f"> {reply}", seen]
+                self.run.text(number, "episode/passed" if passed else "episode/failed", "\n\n".join(said))
+
+    def _save(self, number: int) -> None:
+        save = need("safetensors.torch", extra="train").save_file
+        state = {"done": number, "best": self.best, "first": self.first_score}
+        with self.run.checkpoint(number) as folder:
+            checkpoint.save(folder, self.model, tokenizer=self.words)
+            moments = {name: tensor.cpu() for name, tensor in self.descent.tensors(self.model).items()}
+            save(moments, folder / MOMENTS)
+            text = json.dumps(state | {"curriculum": self.curriculum.state_dict()}, indent=1)
+            (folder / STATE).write_text(text + "\n", encoding="utf-8")
+
+    def _restore(self, folder: Path) -> None:
+        try:
+            state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{folder} is not a PPO checkpoint. Start from it: --init-checkpoint"
+            ) from error
+        self.done, self.best, self.first_score = state["done"], state["best"], state["first"]
+        self.curriculum.load_state_dict(state["curriculum"])
+        self.descent.restore(self.model, need("safetensors.torch", extra="train").load_file(folder / MOMENTS))
+
+    def _tokenizer_folder(self) -> Path:
+        given = self.config.tokenizer_path
+        if given is not None:
+            return given
+        own = self.config.init_checkpoint
+        return own if (own / "tokenizer.json").is_file() else VOCAB
+
+    def _farewell(self) -> str:
+        if self.done < self.config.updates:
+            again = f"--resume auto --checkpoints-dir {self.folder}"
+            return f"stopped after round {self.done}, saved. Go on: {again}"
+        if self.last_score is None or not self.first_score:
+            return f"next: rusty lm generate --checkpoint {self.folder / 'best'}"
+        passed, played = self.first_score
+        low, high = heldout.wilson(passed, played)
+        told = f"before: {100 * passed / max(1, played):.1f}% ({100 * low:.1f} to {100 * high:.1f}) of them"
+        told = f"{told}\nafter: {self.last_score}"
+        return f"{told}\nnext: rusty lm generate --checkpoint {self.folder / 'best'}"
