@@ -101,7 +101,7 @@ class SyntaxValidationReward(BaseReward):
 
 def _no_code(trace: ExecutionTrace, found: list[Block]) -> RewardResult:
     """Nothing to judge: that is a fault only where code was asked for and nothing else was done."""
-    other = any(block.language in UNRUN and block.source.strip() for block in found)
+    other = any(block.language in UNRUN | SHELL and block.source.strip() for block in found)
     if wants_code(trace.user_query) and not other and not did_something(trace):
         return RewardResult(0.0, True, {"why": "asked for code, gave none"}, error="no code")
     return nothing(why="no code to judge")

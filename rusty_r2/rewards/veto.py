@@ -131,16 +131,16 @@ _FILLERS = (
     rf"(?:oh |wow |and )*(?:what|that{_TO_BE}|this is|it{_TO_BE}) (?:an? |such an? |truly |really )*"
     rf"(?:{_PRAISE})"
     r"(?: and \w+)? (?:question|idea|point|request|thinking|job|work|one|choice|thought)\b(?: \w+){0,6}",
-    rf"you{_TO_BE}(?: \w+){{0,3}} (?:{_PRAISE}|right|genius|best|wise|talented)\b(?: \w+){{0,8}}",
-    r"i (?:really |truly |so )?(?:love|admire|appreciate) (?:your|how you|that you|this question|it)\b.{0,80}",
+    rf"you{_TO_BE}(?: \w+){{0,3}} (?:(?:{_PRAISE})(?:est)?|right|genius|best|wise|talented)\b(?: \w+){{0,8}}",
+    r"i (?:really |truly |so )?(?:love|admire|appreciate) (?:your|how you|that you|this|it)\b.{0,80}",
     r"(?:thank you|thanks)\b.{0,60}",
     # courtesy and promises
     r"(?:sure|of course|certainly|absolutely|okay|ok|yes|great|alright|no problem|understood|got it|perfect)"
     r"(?: thing)?(?:,? (?:i can (?:help|do)|i'll|i will|i'd|let me)\b.{0,80})?",
     r"i(?:'d| would| will|'ll| am|'m)(?: be)?(?: very| so| always)? "
     r"(?:happy|glad|love|pleased|delighted|here|ready)\b.{0,80}",
-    r"(?:please )?(?:let me (?:know|help|assist)|feel free|don't hesitate|how (?:can|may) i (?:help|assist))"
-    r"\b.{0,80}",
+    r"(?:please )?(?:let me (?:know|help|assist)|feel free|don't hesitate)\b.{0,80}",
+    r"how (?:can|may) i (?:help|assist)\b.{0,80}",
     r"(?:i )?hope (?:this|that|it) (?:helps?|works?|is)\b.{0,60}|good luck\b.{0,40}",
     r"have an? \w+ (?:day|time|one)",
     r"i(?:'ll| will) (?:get|start|do|look|work|take)\b.{0,80}|one moment\b.{0,40}",
