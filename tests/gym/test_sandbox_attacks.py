@@ -25,7 +25,7 @@ GAPS = {
     "bwrap": {"D02"},
     "landlock": {"R14", "D01", "D02", "D04"},
 }
-"""named in docs/sandbox.md: no inode limit; a process can be seen to exist, and the quota is only looked at"""
+"""named in docs/sandbox.md: no inode limit; processes can be seen to exist, the quota is only looked at"""
 
 
 def levels() -> list[str]:

@@ -57,6 +57,7 @@ def open_bwrap(limits: Limits, *, workspace: Path | None, mode: str, network: st
         by_pidfd=False,
         release=spawner.close,
         writable=mode == "rw",
+        owned=workspace is None,
     )
     return SpawnedSandbox(place, limits)
 

@@ -21,9 +21,9 @@ MAX_FILES = 10_000
 MAX_DEPTH = 64
 
 
-def read(root: int, path: str, limit: int) -> bytes:
-    """The content of a regular file."""
-    descriptor = _open_file(root, _relative(path))
+def read(root: int, path: str, limit: int, *, owned: bool) -> bytes:
+    """The content of a regular file. `owned`: a mode that shuts us out is the payload's doing, so undo it."""
+    descriptor = _open_file(root, _relative(path), owned)
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -31,27 +31,27 @@ def read(root: int, path: str, limit: int) -> bytes:
     return content
 
 
-def write(root: int, path: str, content: bytes) -> None:
+def write(root: int, path: str, content: bytes, *, owned: bool) -> None:
     """Make or replace a regular file, and the folders above it."""
     *folders, name = _relative(path).split("/")
     here = os.dup(root)
     try:
         for folder in folders:
-            below = _enter(here, folder)
+            below = _enter(here, folder, owned)
             os.close(here)
             here = below
-        descriptor = _create(here, name)
+        descriptor = _create(here, name, owned)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
     finally:
         os.close(here)
 
 
-def collect(root: int, limit: int) -> dict[str, bytes]:
+def collect(root: int, limit: int, *, owned: bool) -> dict[str, bytes]:
     """Every regular file by its path; links and special files are left out."""
     found: dict[str, bytes] = {}
     room = limit
-    for path, descriptor in _walk(root, "", 0):
+    for path, descriptor in _walk(root, "", 0, owned):
         with os.fdopen(descriptor, "rb") as file:
             content = file.read(room + 1)
         room -= len(content)
@@ -78,7 +78,7 @@ def remove(root: int) -> None:
         if not is_folder:
             os.unlink(name, dir_fd=root)
             continue
-        below = _enter(root, name)
+        below = _enter(root, name, True)
         try:
             os.fchmod(below, 0o700)
             remove(below)
@@ -94,10 +94,12 @@ def _relative(path: str) -> str:
     return clean
 
 
-def _open_file(folder: int, path: str) -> int:
+def _open_file(folder: int, path: str, owned: bool) -> int:
     try:
         descriptor = kernel.open_beneath(folder, path, os.O_RDONLY | os.O_NONBLOCK)
     except PermissionError:
+        if not owned:
+            raise
         _unlock(folder, path)
         descriptor = kernel.open_beneath(folder, path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -106,21 +108,25 @@ def _open_file(folder: int, path: str) -> int:
     return descriptor
 
 
-def _enter(folder: int, name: str) -> int:
+def _enter(folder: int, name: str, owned: bool) -> int:
     try:
         return kernel.open_beneath(folder, name, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
         os.mkdir(name, 0o755, dir_fd=folder)
     except PermissionError:
+        if not owned:
+            raise
         _unlock(folder, name)
     return kernel.open_beneath(folder, name, os.O_RDONLY | os.O_DIRECTORY)
 
 
-def _create(folder: int, name: str) -> int:
+def _create(folder: int, name: str, owned: bool) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
     try:
         descriptor = kernel.open_beneath(folder, name, flags, 0o644)
     except PermissionError:
+        if not owned:
+            raise
         os.unlink(name, dir_fd=folder)
         descriptor = kernel.open_beneath(folder, name, flags, 0o644)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -140,7 +146,7 @@ def _unlock(folder: int, path: str) -> None:
         os.close(descriptor)
 
 
-def _walk(folder: int, prefix: str, depth: int) -> Iterator[tuple[str, int]]:
+def _walk(folder: int, prefix: str, depth: int, owned: bool) -> Iterator[tuple[str, int]]:
     if depth > MAX_DEPTH:
         raise OSError(errno.EFBIG, f"the workspace is deeper than {MAX_DEPTH} folders")
     with os.scandir(folder) as entries:
@@ -150,13 +156,13 @@ def _walk(folder: int, prefix: str, depth: int) -> Iterator[tuple[str, int]]:
         ]
     for name, is_folder, is_file in listed:
         if is_folder:
-            below = _enter(folder, name)
+            below = _enter(folder, name, owned)
             try:
-                yield from _walk(below, f"{prefix}{name}/", depth + 1)
+                yield from _walk(below, f"{prefix}{name}/", depth + 1, owned)
             finally:
                 os.close(below)
         elif is_file:
-            yield prefix + name, _open_file(folder, name)
+            yield prefix + name, _open_file(folder, name, owned)
 
 
 def _entries(folder: int, depth: int) -> Iterator[tuple[str, os.stat_result]]:
@@ -169,7 +175,7 @@ def _entries(folder: int, depth: int) -> Iterator[tuple[str, os.stat_result]]:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             yield name, status
             if stat.S_ISDIR(status.st_mode):
-                below = _enter(folder, name)
+                below = _enter(folder, name, True)
                 try:
                     yield from _entries(below, depth + 1)
                 finally:

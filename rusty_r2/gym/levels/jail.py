@@ -45,8 +45,8 @@ class Jail:
         if config["confine"]:
             kernel.dumpable(False)
 
-    def open(self, request: dict[str, Any]) -> int:
-        return os.open(request["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def open(self, request: dict[str, Any]) -> list[int]:
+        return [os.open(request["folder"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
 
     def close(self, request: dict[str, Any]) -> None:
         """The folder is the supervisor's to remove."""

@@ -82,6 +82,7 @@ def open_jail(
         release=lambda: _remove(own),
         over=None if workspace else _Usage(own),
         writable=mode == "rw",
+        owned=workspace is None,
     )
     return SpawnedSandbox(place, limits)
 

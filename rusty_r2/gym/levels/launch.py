@@ -19,7 +19,7 @@ from typing import Any
 
 from rusty_r2.errors import SandboxError
 
-MODULES = ("seccomp", "kernel", "payload", "template", "jail", "zygote")
+MODULES = ("seccomp", "kernel", "payload", "bound", "template", "jail", "zygote")
 """in the order they can be executed"""
 START_S = 30.0
 MESSAGE = 1 << 16
@@ -103,7 +103,7 @@ class Spawner:
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(MESSAGE, socket.CMSG_SPACE(16))
+            data, ancillary, _, _ = self._socket.recvmsg(MESSAGE, socket.CMSG_SPACE(4 * 4))
         except OSError as error:
             raise SandboxError(
                 f"the sandbox's spawner does not answer ({error}). See: rusty doctor"

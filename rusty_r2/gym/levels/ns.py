@@ -10,10 +10,13 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rusty_r2.gym.levels import host
+from rusty_r2.gym.levels import changes, host
 from rusty_r2.gym.levels.launch import Spawner
 from rusty_r2.gym.levels.spawned import Place, SpawnedSandbox
 from rusty_r2.gym.sandbox import Limits
@@ -22,7 +25,7 @@ _shared: dict[tuple[int, str], Spawner] = {}
 _lock = threading.Lock()
 
 
-def config() -> dict[str, Any]:
+def config(workspace: Path | None = None, mode: str = "rw", protect: tuple[str, ...] = ()) -> dict[str, Any]:
     uid, gid = host.identity()
     read_only = [*host.SYSTEM, *host.interpreter_paths()]
     hidden = host.package_root()
@@ -34,33 +37,75 @@ def config() -> dict[str, Any]:
         "was_root": os.geteuid() == 0,
         "read_only": read_only,
         "hidden": [hidden] if any(hidden.startswith(f"{path}/") for path in read_only) else [],
+        "workspace": str(workspace.resolve()) if workspace else "",
+        "mode": mode,
+        "protect": list(protect),
     }
 
 
 def open_ns(
     limits: Limits, *, workspace: Path | None, mode: str, protect: tuple[str, ...], network: str
 ) -> SpawnedSandbox:
+    if workspace is not None:
+        return _open_bound(limits, workspace=workspace, mode=mode, protect=protect, network=network)
     spawner = shared_spawner("ns", config())
     number = spawner.number()
-    _, (folder,) = spawner.ask({"op": "open", "id": number, "disk": limits.disk, "inodes": limits.inodes})
+    _, (folder,) = spawner.ask(_open_request(number, limits))
+    release = partial(spawner.ask, {"op": "close", "id": number})
+    return SpawnedSandbox(_place(spawner, number, folder, network, release=lambda: void(release())), limits)
+
+
+def _open_bound(
+    limits: Limits, *, workspace: Path, mode: str, protect: tuple[str, ...], network: str
+) -> SpawnedSandbox:
+    spawner = Spawner(config(workspace, mode, protect))
+    try:
+        _, (folder, *layers) = spawner.ask(_open_request(0, limits))
+    except BaseException:
+        spawner.close()
+        raise
+    place = _place(spawner, 0, folder, network, release=lambda: _release(spawner, layers))
+    place.request["env"] = host.environment("/tmp", "/tmp", host.interpreter_paths())
+    place.writable = mode != "ro"
+    place.protect = protect
+    if mode == "overlay":
+        place.finish = lambda result: replace(result, changes=changes.between(layers[1], layers[0]))
+    else:
+        owner = workspace.stat()
+        os.close(folder)
+        place.owned = False
+        place.folder = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
+        place.uid, place.gid = (owner.st_uid, owner.st_gid) if os.geteuid() == 0 else (place.uid, place.gid)
+        appeared = changes.Appeared(place.folder, protect)
+        place.finish = lambda result: replace(result, changes=appeared() or None)
+        place.degraded = (*place.degraded, "no disk quota in a bound folder, only for each file")
+    return SpawnedSandbox(place, limits)
+
+
+def _open_request(number: int, limits: Limits) -> dict[str, Any]:
+    return {"op": "open", "id": number, "disk": limits.disk, "inodes": limits.inodes}
+
+
+def _place(spawner: Spawner, number: int, folder: int, network: str, release: Callable[[], None]) -> Place:
     uid, gid = host.identity()
-    place = Place(
+    env = host.environment("/box", "/tmp", host.interpreter_paths())
+    return Place(
         level="ns",
         degraded=tuple(spawner.notes),
         spawner=spawner,
-        request={
-            "id": number,
-            "network": network,
-            "cwd": "/box",
-            "env": host.environment("/box", "/tmp", host.interpreter_paths()),
-        },
+        request={"id": number, "network": network, "cwd": "/box", "env": env},
         folder=folder,
         uid=uid,
         gid=gid,
         by_pidfd=True,
-        release=lambda: void(spawner.ask({"op": "close", "id": number})),
+        release=release,
     )
-    return SpawnedSandbox(place, limits)
+
+
+def _release(spawner: Spawner, layers: list[int]) -> None:
+    for layer in layers:
+        os.close(layer)
+    spawner.close()
 
 
 def void(_: object) -> None:

@@ -8,6 +8,7 @@ everywhere.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -42,6 +43,10 @@ class Place:
     over: Callable[[Limits], Reason | None] | None = None
     """asked during a run whether the workspace has outgrown its limits"""
     writable: bool = True
+    owned: bool = True
+    """false for the user's own folder: its modes are the user's business"""
+    protect: tuple[str, ...] = ()
+    """paths that `write` refuses too"""
     finish: Callable[[Result], Result] = field(default=lambda result: result)
     """what a level adds to a result"""
 
@@ -153,20 +158,23 @@ class SpawnedSandbox(Sandbox):
     def read(self, path: str) -> bytes:
         self._check_open()
         with kernel.acting_as(self._place.uid, self._place.gid):
-            return files.read(self._place.folder, path, self._limits.disk)
+            return files.read(self._place.folder, path, self._limits.disk, owned=self._place.owned)
 
     def write(self, path: str, content: str | bytes) -> None:
         self._check_open()
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
         if not self._place.writable:
-            raise PermissionError(f"the workspace is read-only: {path!a}")
+            raise PermissionError(errno.EROFS, f"the workspace is read-only: {path!a}")
+        clean = os.path.normpath(path)
+        if any(clean == kept or clean.startswith(f"{kept}/") for kept in self._place.protect):
+            raise PermissionError(errno.EPERM, f"{path!a} is protected")
         with kernel.acting_as(self._place.uid, self._place.gid):
-            files.write(self._place.folder, path, data)
+            files.write(self._place.folder, path, data, owned=self._place.owned)
 
     def files(self) -> dict[str, bytes]:
         self._check_open()
         with kernel.acting_as(self._place.uid, self._place.gid):
-            return files.collect(self._place.folder, self._limits.disk)
+            return files.collect(self._place.folder, self._limits.disk, owned=self._place.owned)
 
     def close(self) -> None:
         if self._open:

@@ -19,7 +19,7 @@ import os
 import stat
 from typing import Any
 
-from rusty_r2.gym.levels import kernel, payload, seccomp
+from rusty_r2.gym.levels import bound, kernel, payload, seccomp
 
 SAFE = kernel.NO_SUID | kernel.NO_DEV
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -35,9 +35,9 @@ ALL_NEW |= kernel.NEW_UTS | kernel.NEW_CGROUP
 OLD = "/.old"
 
 
-def prepare(config: dict[str, Any]) -> dict[str, int]:
-    """What only the launcher can do, while it still is whoever started it."""
-    return {}
+def prepare(config: dict[str, Any]) -> int:
+    """What only a launcher that is root can do: root's folder for a user who is not. -1: nothing to do."""
+    return bound.idmapped(config) if config["workspace"] and config["was_root"] else -1
 
 
 def clone_zygote(config: dict[str, Any]) -> tuple[int, int]:
@@ -60,7 +60,7 @@ def clone_zygote(config: dict[str, Any]) -> tuple[int, int]:
 class Namespaces:
     """The zygote's half of `ns`: workspaces it holds, runs it starts."""
 
-    def __init__(self, config: dict[str, Any], gate: int, trees: dict[str, int]) -> None:
+    def __init__(self, config: dict[str, Any], gate: int, tree: int) -> None:
         if not os.read(gate, 1):
             os._exit(1)
         os.close(gate)
@@ -69,15 +69,20 @@ class Namespaces:
         if not self.landlock:
             self.notes.append("no Landlock: mounts and seccomp alone guard the files")
         self.filters = {network: seccomp.program(kernel.ARCH, network) for network in ("none", "loopback")}
-        self._build(config)
+        self.mode = config["mode"] if config["workspace"] else ""
+        self._build(config, tree)
 
-    def _build(self, config: dict[str, Any]) -> None:
+    def _build(self, config: dict[str, Any], tree: int) -> None:
         sources = {
             path: os.open(path, os.O_PATH | os.O_CLOEXEC)
             for path in config["read_only"]
             if os.path.exists(path)
         }
         links = {path: os.readlink(path) for path in config["read_only"] if os.path.islink(path)}
+        if self.mode and tree < 0:
+            folder = os.open(config["workspace"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        else:
+            folder = tree
         if config["was_root"]:
             kernel.become(payload.INSIDE, payload.INSIDE)
         kernel.mount("none", "/", flags=kernel.RECURSIVE | kernel.PRIVATE)
@@ -97,6 +102,8 @@ class Namespaces:
             if os.path.isdir(path):
                 kernel.mount("tmpfs", path, "tmpfs", SAFE | kernel.READ_ONLY, "size=4k,nr_inodes=2,mode=555")
         kernel.mount("tmpfs", "/ws", "tmpfs", SAFE, "size=1m,nr_inodes=65536,mode=700")
+        if self.mode:
+            self.notes += bound.mount(config, folder, OLD, detached=tree >= 0)
         self._mount_proc("/proc", 0)
         kernel.unmount(OLD)
         os.rmdir(OLD)
@@ -106,8 +113,8 @@ class Namespaces:
     def _mount_proc(self, target: str, extra: int) -> None:
         kernel.mount("proc", target, "proc", SAFE | kernel.NO_EXEC | extra)
 
-    def open(self, request: dict[str, Any]) -> int:
-        """A new workspace: one tmpfs for all that its runs may write, held until `close`."""
+    def open(self, request: dict[str, Any]) -> list[int]:
+        """A new workspace: one tmpfs for all that its runs may write, held until `close`. Its folders."""
         folder = f"/ws/{request['id']}"
         os.mkdir(folder)
         kernel.mount(
@@ -115,7 +122,13 @@ class Namespaces:
         )
         for name in ("box", "tmp", "shm"):
             os.mkdir(f"{folder}/{name}")
-        return os.open(f"{folder}/box", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if self.mode == "overlay":
+            bound.overlay(folder)
+        seen = [self._box(folder), *([f"{folder}/up", bound.WORK] if self.mode == "overlay" else [])]
+        return [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in seen]
+
+    def _box(self, folder: str) -> str:
+        return {"": f"{folder}/box", "overlay": bound.OVER}.get(self.mode, bound.WORK)
 
     def close(self, request: dict[str, Any]) -> None:
         folder = f"/ws/{request['id']}"
@@ -136,8 +149,12 @@ class Namespaces:
         kernel.die_with_parent()
         kernel.map_ids("self", payload.INSIDE, payload.INSIDE, payload.INSIDE)
         folder = f"/ws/{request['id']}"
-        for name, target in (("box", "/box"), ("tmp", "/tmp"), ("shm", "/dev/shm")):
-            kernel.mount(f"{folder}/{name}", target, flags=kernel.BIND)
+        for source, target in (
+            (self._box(folder), "/box"),
+            (f"{folder}/tmp", "/tmp"),
+            (f"{folder}/shm", "/dev/shm"),
+        ):
+            kernel.mount(source, target, flags=kernel.BIND | kernel.RECURSIVE)
         kernel.mount("/empty", "/ws", flags=kernel.BIND)  # the workspaces of others go out of sight
         self._mount_proc("/proc", kernel.READ_ONLY)
         if request["network"] == "loopback":
@@ -177,7 +194,7 @@ def _furnish() -> None:
     for name, target in LINKS.items():
         with contextlib.suppress(FileExistsError):
             os.symlink(f"/proc/self/{target}", f"/dev/{name}")
-    for folder in ("/box", "/tmp", "/dev/shm", "/proc", "/ws", "/empty"):
+    for folder in ("/box", "/tmp", "/dev/shm", "/proc", "/ws", "/empty", bound.WORK, bound.OVER):
         os.makedirs(folder, exist_ok=True)
 
 

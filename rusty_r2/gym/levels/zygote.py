@@ -62,7 +62,7 @@ def _enter(control: socket.socket, config: dict[str, Any]) -> template.Namespace
     if config["level"] == "bwrap":
         pid = jail.start_bwrap(control, config)
     elif config["level"] == "ns":
-        trees = template.prepare(config)
+        tree = template.prepare(config)
         pid, gate = template.clone_zygote(config)
     else:
         pid = os.fork()
@@ -71,7 +71,7 @@ def _enter(control: socket.socket, config: dict[str, Any]) -> template.Namespace
         _watch(pid, supervisor)
     kernel.die_with_parent()
     os.close(supervisor)
-    return template.Namespaces(config, gate, trees) if config["level"] == "ns" else jail.Jail(config)
+    return template.Namespaces(config, gate, tree) if config["level"] == "ns" else jail.Jail(config)
 
 
 def _watch(child: int, supervisor: int) -> NoReturn:
@@ -115,9 +115,10 @@ def _answer(
             poll.register(pidfd, select.POLLIN)
             _reply(control, {"pid": pid}, [pidfd])
         elif request["op"] == "open":
-            folder = spawner.open(request)
-            _reply(control, {"ok": True}, [folder])
-            os.close(folder)
+            folders = spawner.open(request)
+            _reply(control, {"ok": True}, folders)
+            for folder in folders:
+                os.close(folder)
         else:
             spawner.close(request)
             _reply(control, {"ok": True})
