@@ -40,12 +40,12 @@ LIBRARIES = ("numpy", "torch", "tokenizers", "safetensors", "transformers", "pef
 class Run:
     """A run in progress. Use it as a context manager: how it ended is written to run.json."""
 
-    def __init__(self, folder: Path, resumed_from: Path | None) -> None:
+    def __init__(self, folder: Path, resumed_from: Path | None, events: Path | None = None) -> None:
         self.folder = folder
         self.resumed_from = resumed_from
         """the checkpoint to load before the first step, where there is one"""
         self._metrics = open(folder / "metrics.jsonl", "a", encoding="utf-8")
-        self._events = EventFile(folder)
+        self._events = EventFile(events or folder)
         if resumed_from is not None:
             self._events.restart(step_of(resumed_from) + 1)
 
@@ -58,12 +58,14 @@ class Run:
         folder: Path | None = None,
         resume: str = "",
         may_change: Iterable[str] = (),
+        events: Path | None = None,
     ) -> Run:
         """Begin a run named after its kind.
 
         `folder` None takes the next free `runs/NAME-N`. `resume` is "" (start anew; a folder that holds
         a run already is refused), "auto" (go on from the newest whole checkpoint, or start), or the
         path of a checkpoint. Options other than `may_change` must be those of the earlier try.
+        `events` is another folder for TensorBoard's files.
         """
         target = _next_free(Path("runs"), name) if folder is None else folder
         checkpoint = _find_checkpoint(target, resume)
@@ -76,7 +78,7 @@ class Run:
         else:
             _forget_after(target / "metrics.jsonl", -1)
         files.write(target / "config.json", json.dumps(resolved(config), indent=2) + "\n")
-        run = cls(target, checkpoint)
+        run = cls(target, checkpoint, events)
         run._note(name=name, resumed_from=str(checkpoint) if checkpoint else None, **_provenance(config))
         return run
 
