@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
+from rich.table import Column, Table
 
 from rusty_r2.errors import TaskError
 from rusty_r2.gym.env import TASKS, CodingEnv, EnvConfig
@@ -127,7 +127,9 @@ def show(config: ShowConfig) -> str | None:
     rows += [_family_row(family) for family in FAMILIES.values() if config.split in ("all", *family.splits)]
     if config.json:
         return json.dumps(rows, indent=2)
-    table = Table("name", "kind", "levels", "split", "about", box=None, pad_edge=False)
+    heads = (Column(name, no_wrap=True) for name in ("name", "kind", "levels", "split"))
+    about = Column("about", no_wrap=True, overflow="ellipsis", ratio=1)
+    table = Table(*heads, about, box=None, pad_edge=False)
     for row in rows:
         table.add_row(row["name"], row["kind"], row["levels"], row["split"], row["about"])
     Console().print(table)
@@ -142,13 +144,13 @@ def _row(task: Task) -> dict[str, str]:
         "kind": "folder",
         "levels": str(task.difficulty),
         "split": task.split,
-        "about": about if len(about) <= 72 else about[:69] + "...",
+        "about": about,
     }
 
 
 def _family_row(family: Family) -> dict[str, str]:
     levels = " ".join(map(str, family.levels))
-    split = "train, heldout by parameters" if family.split == "train" else "heldout"
+    split = "train, heldout" if family.split == "train" else "heldout"
     return {"name": family.name, "kind": family.kind, "levels": levels, "split": split, "about": family.about}
 
 

@@ -15,6 +15,7 @@ Many episodes side by side are in vector.py; which task comes next is for curric
 from __future__ import annotations
 
 import errno
+import math
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -68,16 +69,20 @@ class EnvConfig:
     """a reply that is no action"""
     turn: float = 0.0
     """added each turn; a small negative number prefers short episodes"""
+    wall_s: float = 5.0
+    """seconds a command, or all tests together, may take"""
+    disk: int = 16 << 20
+    """bytes that the workspace may hold"""
     level: str = "auto"
-    """sandbox level: auto, ns, bwrap or landlock"""
+    """sandbox level of commands: auto, ns, bwrap or landlock; verdicts take the strongest"""
     at_least: str = "landlock"
     """the weakest level that is accepted"""
 
     def __post_init__(self) -> None:
         if "off" in (self.level, self.at_least):
             raise ConfigError("the gym never runs code with the sandbox off. Type: rusty doctor")
-        if self.max_turns < 1:
-            raise ConfigError(f"max_turns is {self.max_turns}; an episode needs at least 1")
+        if self.max_turns < 1 or self.wall_s <= 0:
+            raise ConfigError(f"max_turns {self.max_turns} and wall_s {self.wall_s:g} must be more than 0")
 
 
 @dataclass
@@ -211,7 +216,7 @@ class CodingEnv:
         return self._tested(now, before, seen)
 
     def _open(self, now: _Episode) -> Sandbox:
-        config, limits = self.config, limits_of(now.task)
+        config, limits = self.config, limits_of(now.task, self.config)
         try:
             box = open_sandbox(level=config.level, at_least=config.at_least, limits=limits, files=now.files)
         except OSError as error:  # the paths and sizes were looked at before: this is the machine's fault
@@ -243,7 +248,7 @@ class CodingEnv:
 
     def _judge(self, now: _Episode, message: str) -> Verdict:
         try:
-            verdict = judge(now.task, now.files, message)
+            verdict = judge(now.task, now.files, message, limits=limits_of(now.task, self.config))
         except OSError as error:
             if error.errno not in TOO_MUCH:
                 raise SandboxError(f"the work could not be judged: {error}. Type: rusty doctor") from error
@@ -338,10 +343,11 @@ def clip(text: str, room: int) -> str:
     return f"{head}\n[{len(text) - len(head) - len(tail)} characters left out]\n{tail}"
 
 
-def limits_of(task: Task) -> Limits:
-    """The task's own limits on top of the defaults."""
+def limits_of(task: Task, config: EnvConfig) -> Limits:
+    """The task's own limits on top of the environment's."""
+    ours = Limits(wall_s=config.wall_s, cpu_s=math.ceil(config.wall_s), disk=config.disk)
     try:
-        return replace(Limits(), **dict(task.limits))  # type: ignore[arg-type]
+        return replace(ours, **dict(task.limits))  # type: ignore[arg-type]
     except TypeError as error:
         raise TaskError(f"task {task.name}: {error}. Its limits must be fields of Limits") from error
 

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,32 @@ def test_a_clipped_text_keeps_its_ends(text, room):
     assert made[: room * 2 // 3] == text[: room * 2 // 3]
 
 
+def test_what_takes_too_long_is_stopped():
+    config = EnvConfig(wall_s=0.5)
+    command, code = played(
+        DOUBLE, run("sleep 30"), edit("def double(n):\n    while n: pass\n"), config=config
+    )
+    assert command[0] == "stopped: timeout"
+    assert "0 of 2 pass" in code[0]
+    assert code[1] == pytest.approx(0.3)
+
+
+def test_a_task_may_ask_for_other_limits():
+    task = replace(MOVE, limits={"wall_s": 0.3})
+    assert played(task, run("sleep 30"))[0][0] == "stopped: timeout"
+    with pytest.raises(TaskError, match="elbow"):
+        played(replace(MOVE, limits={"elbow_room": 3}), run("true"))
+
+
+def test_a_full_disk_is_the_commands_own_fault():
+    seen, _, terminated, _, info = played(
+        MOVE, run("head -c 9000000 /dev/zero > big"), config=EnvConfig(disk=1 << 20)
+    )[0]
+    assert not terminated
+    assert not info["masked"]
+    assert seen.splitlines()[0] in ("exit 1", "stopped: disk")
+
+
 def test_shaping_pays_a_share_once():
     half = "def double(n):\n    return 4\n"
     first, second = played(DOUBLE, edit(half), edit(half + "\n"), config=EnvConfig(partial=0.2, turn=-0.01))
@@ -306,6 +333,10 @@ def test_any_reply_has_an_observation(replies):
             assert isinstance(reward, float)
 
 
+NAP = 40_071
+"""seconds that no other process here sleeps"""
+
+
 def script(task: Task, kind: int) -> list[str]:
     """Four ways to go through an episode: right, wrong, rambling, and leaving things behind."""
     if kind == 0:
@@ -313,7 +344,10 @@ def script(task: Task, kind: int) -> list[str]:
     if kind == 1:
         return [edit("def f(: pass", "junk.py"), say("no idea"), "not json", run("false")]
     if kind == 2:
-        return [run("sleep 60 & echo started"), run("head -c 200000 /dev/zero | tr '\\0' x > big")]
+        return [
+            run(f"sleep {NAP} & setsid sleep {NAP} & echo started"),
+            run("head -c 200000 /dev/zero | tr '\\0' x > big"),
+        ]
     return [run("mkdir -p a/b && touch a/b/c"), render(Edit("a/b/d", "text"))]
 
 
@@ -322,7 +356,15 @@ def left_behind(envs: VectorEnv) -> tuple[int, int]:
     for env in envs.envs:
         env.close()
     children = Path("/proc/self/task").glob("*/children")
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(NAP) in told(path)]
     return len(list(Path("/proc/self/fd").iterdir())), sum(len(path.read_text().split()) for path in children)
+
+
+def told(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the process ended while we looked
+        return ""
 
 
 @pytest.mark.parametrize("episodes", [24, pytest.param(1000, marks=pytest.mark.slow)])
