@@ -127,7 +127,8 @@ def show(config: ShowConfig) -> str | None:
     rows += [_family_row(family) for family in FAMILIES.values() if config.split in ("all", *family.splits)]
     if config.json:
         return json.dumps(rows, indent=2)
-    heads = (Column(name, no_wrap=True) for name in ("name", "kind", "levels", "split"))
+    names = ("name", "kind", "levels", "split")
+    heads = (Column(name, min_width=max(len(row[name]) for row in rows)) for name in names)
     about = Column("about", no_wrap=True, overflow="ellipsis", ratio=1)
     table = Table(*heads, about, box=None, pad_edge=False)
     for row in rows:
