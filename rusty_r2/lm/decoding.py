@@ -36,6 +36,8 @@ class _Row:
     values: list[float] = field(default_factory=list)
     forced: list[bool] = field(default_factory=list)
     reason: str = ""
+    told: int = 0
+    """tokens that `advance` has reported"""
 
     def say(self, token: int, logp: float, value: float, *, forced: bool) -> None:
         self.tokens.append(token)
@@ -80,8 +82,9 @@ class Decoder:
 
     def advance(self) -> list[tuple[int, int]]:
         """One round: (row, token) for everything newly said, forced words included."""
-        before = {row.number: len(row.tokens) for row in self.active}
         rows = self.active
+        if not rows:
+            return []
         output = self.engine.prefill([row.pending for row in rows], self.state)
         chosen = self.engine.pick(
             output,
@@ -95,7 +98,14 @@ class Decoder:
             row.pending = []
             self._hear(row, int(chosen.tokens[i]), float(chosen.logp[i]), float(chosen.values[i]))
         self._drop_finished()
-        return [(row.number, token) for row in rows for token in row.tokens[before[row.number] :]]
+        return self.news()
+
+    def news(self) -> list[tuple[int, int]]:
+        """(row, token) for what was said since the last time."""
+        found = [(row.number, token) for row in self.rows for token in row.tokens[row.told :]]
+        for row in self.rows:
+            row.told = len(row.tokens)
+        return found
 
     def completions(self) -> list[Completion]:
         return [Completion(row.tokens, row.logp, row.values, row.forced, row.reason) for row in self.rows]

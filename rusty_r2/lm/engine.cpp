@@ -117,14 +117,11 @@ void channel_mix(const Model& m, const Batch& t, Room& s, int l) {
     linear(m, L.ffn_receptance, s.b, s.r.data(), C);
     s.a.shape(t.n, m.inner, L.ffn_value.format);
     for (int i = 0; i < t.n; i++) {
-        float* f = &s.inner[i * F];
-#pragma omp simd
-        for (int j = 0; j < m.inner; j++) f[j] = f[j] > 0 ? f[j] * f[j] : 0.f;
-        s.a.put(i, f, m.inner);
+        square_relu(&s.inner[i * F], m.inner);
+        s.a.put(i, &s.inner[i * F], m.inner);
     }
     linear(m, L.ffn_value, s.a, s.v.data(), C);
-#pragma omp simd
-    for (size_t i = 0; i < t.n * C; i++) s.x[i] += sigmoid(s.r[i]) * s.v[i];
+    for (int i = 0; i < t.n; i++) add_gated(&s.x[i * C], &s.r[i * C], &s.v[i * C], m.hidden);
 }
 
 // Reads the batch into the state and leaves the residual stream in s.x.
@@ -279,12 +276,14 @@ void rusty_read(void* model, int n, const int32_t* token, const int32_t* row, co
     }
 }
 
-void rusty_pick(void* model, int n, const float* hidden, const Rules* rules, const double* uniform, const uint32_t* mask,
+// Both return how many rows had no word to choose from.
+int rusty_pick(void* model, int n, const float* hidden, const Rules* rules, const double* uniform, const uint32_t* mask,
                 const int32_t* seen_from, const int32_t* seen, const int32_t* given, int32_t* token, float* logp, uint32_t* kept) {
     Model& m = *(Model*)model;
     const Pick ask = {*rules, uniform, mask, seen_from, seen, given, token, logp, kept};
     for (int from = 0; from < n; from += AT_ONCE)
         pick(m, from, std::min(AT_ONCE, n - from), hidden + (size_t)from * m.hidden, ask, room());
+    return (int)std::count(token, token + n, -1);
 }
 
 void rusty_logits(void* model, int n, const float* hidden, float* logits) {
@@ -302,10 +301,10 @@ void rusty_logits(void* model, int n, const float* hidden, float* logits) {
 }
 
 // A whole step: read one token a row, pick the next.
-void rusty_step(void* model, int n, const int32_t* token, const int32_t* row, const int32_t* slot, float* state, float* hidden,
+int rusty_step(void* model, int n, const int32_t* token, const int32_t* row, const int32_t* slot, float* state, float* hidden,
                 float* values, const Rules* rules, const double* uniform, const uint32_t* mask, const int32_t* seen_from,
                 const int32_t* seen, int32_t* next, float* logp, uint32_t* kept) {
     rusty_read(model, n, token, row, slot, n, state, hidden, values);
-    rusty_pick(model, n, hidden, rules, uniform, mask, seen_from, seen, nullptr, next, logp, kept);
+    return rusty_pick(model, n, hidden, rules, uniform, mask, seen_from, seen, nullptr, next, logp, kept);
 }
 }

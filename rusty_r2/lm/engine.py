@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rusty_r2.errors import CheckpointError, ConfigError, RustyError
+from rusty_r2.errors import CheckpointError, ConfigError
 from rusty_r2.lm.quantize import FORMATS, Arrays, Folder, Source
 from rusty_r2.lm.sampling import Floats, Mask, Sampling, uniform
 from rusty_r2.lm.shape import Shape
 
 if TYPE_CHECKING:
-    from rusty_r2.lm.grammar import ActionGrammar, Matcher
+    from rusty_r2.lm.grammar import ActionGrammar
 
 Ints = NDArray[np.int32]
 State = Any
@@ -124,7 +124,7 @@ class Engine:
     def load(
         cls, folder: Path | str, *, weights: str = "auto", device: str = "cpu", threads: int | None = None
     ) -> Engine:
-        """A checkpoint folder, plain or quantised. auto: as quantised, else int8 on a CPU and bf16 on a GPU."""
+        """A checkpoint folder, plain or quantised. auto: as stored, else int8 on a CPU and bf16 on a GPU."""
         folder = Path(folder)
         if not folder.is_dir():
             raise CheckpointError(f"{folder} is not a folder. Train a model: rusty train supervised --help")
@@ -227,7 +227,7 @@ class Engine:
             words,
             keep,
         )
-        return self._checked(Sampled(found[0], found[1], output.values, found[2]))
+        return Sampled(found[0], found[1], output.values, found[2])
 
     def sample(
         self,
@@ -250,7 +250,7 @@ class Engine:
         following, logp, values, kept = self.model.step(
             ids, state, sampling, chance, self._mask(mask, len(ids)), history, keep
         )
-        return self._checked(Sampled(following, logp, values, kept))
+        return Sampled(following, logp, values, kept)
 
     def score(self, ids: Sequence[int], state: State | None = None) -> tuple[Floats, Ints]:
         """log p of each token but the first, given those before it, and the likeliest word at each place."""
@@ -284,9 +284,9 @@ class Engine:
         from rusty_r2.lm.decoding import Decoder
 
         decoder = Decoder(self, [prompt], sampling, max_new_tokens, stop=stop, grammar=grammar, state=state)
+        yield from (token for _, token in decoder.news())
         while not decoder.done:
-            for _, token in decoder.advance():
-                yield token
+            yield from (token for _, token in decoder.advance())
 
     def generate_batch(
         self,
@@ -320,13 +320,6 @@ class Engine:
             raise ConfigError(f"the mask is {mask.shape}; {wanted} is needed")
         return np.ascontiguousarray(mask).view(np.uint32)
 
-    def _checked(self, sampled: Sampled) -> Sampled:
-        if np.isnan(sampled.logp).any():
-            raise RustyError(
-                "no word can be chosen: the mask allows none, or the model's numbers are not finite"
-            )
-        return sampled
-
 
 def _chance(
     rows: int, sampling: Sampling, seeds: Sequence[int] | None, counts: Sequence[int] | None
@@ -334,7 +327,7 @@ def _chance(
     if sampling.temperature == 0:
         return np.zeros(rows)
     given = range(sampling.seed, sampling.seed + rows) if seeds is None else seeds
-    return uniform(given, np.zeros(rows, np.uint64) if counts is None else counts)
+    return uniform(given, [0] * rows if counts is None else counts)
 
 
 def default_threads() -> int:

@@ -15,6 +15,7 @@
 #ifdef __linux__
 #include <sys/mman.h>
 #endif
+#include "engine_math.h"
 #include "engine_simd.h"
 
 enum Format { FP32, BF16, FP16, INT8, INT4 };
@@ -89,18 +90,17 @@ private:
         for (int k = 0; k < inputs; k++) to[4 * k] = x[k];
     }
     void put_bytes(int token, const float* x, int from, int count, int stretch) {
-        float most = 1e-30f;
-#pragma omp simd reduction(max : most)
-        for (int k = 0; k < count; k++) most = std::max(most, std::fabs(x[k]));
+        Lanes top = all(1e-30f);
+        spread(count, [&](int k, int some) { top = larger(size(load(x + k, some)), top); });
+        const float most = largest(top), turn = 127.f / most;
         scale[(size_t)stretch * padded() + token] = most / 127.f;
-        const float turn = 127.f / most;
-        alignas(64) int8_t row[STRETCH] = {0};
-#pragma omp simd
+        alignas(64) int8_t row[STRETCH + GROUP];
+        memset(row + count, 0, GROUP);
         for (int k = 0; k < count; k++) {  // adding 1.5 * 2^23 leaves the nearest whole number in the low bits
-            float shifted = x[k] * turn + 12582912.f;
+            const float shifted = x[k] * turn + 12582912.f;
             int32_t bits;
             memcpy(&bits, &shifted, 4);
-            row[k] = (int8_t)(bits - 0x4B400000);
+            row[k] = (int8_t)bits;
         }
         if (n == 1) {
             memcpy(q.data() + from, row, count);
@@ -211,6 +211,7 @@ static void one_nibbles(const Linear& L, const Acts& a, int b, float* out) {
     for (int from = 0, s = 0; from < groups; from += STRETCH / GROUP, s++) {
         int32x4_t sum0 = vdupq_n_s32(0), sum1 = sum0;
         for (int g = from; g < std::min(groups, from + STRETCH / GROUP); g++, w += 4 * GROUP) {
+            __builtin_prefetch(w + 2048), __builtin_prefetch(w + 2048 + 64);
             const int8x16_t x0 = vld1q_s8(a.q.data() + g * GROUP), x1 = vld1q_s8(a.q.data() + g * GROUP + 16);
             int32x4_t lo0 = vld1q_dup_s32(&a.low[g]), lo1 = lo0, hi0 = vdupq_n_s32(0), hi1 = hi0;
 #define PIECE(j)                                                                                                    \

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rusty_r2.errors import CheckpointError
+from rusty_r2.errors import CheckpointError, RustyError
 from rusty_r2.lm import native
-from rusty_r2.lm.quantize import EMBEDDING, FORMATS, Source
-from rusty_r2.lm.sampling import Floats, Mask, Sampling
+from rusty_r2.lm.quantize import EMBEDDING, FORMATS, Source, kept_as
+from rusty_r2.lm.sampling import NO_CHOICE, Floats, Mask, Sampling
 from rusty_r2.lm.shape import LAYER_MATRICES, LAYER_VECTORS, TOP_MATRICES, TOP_VECTORS, Shape
 
 Ints = NDArray[np.int32]
@@ -47,9 +47,9 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
     library.rusty_matrix.argtypes = [_P, _I, _I, _I, _I, _I, _P, _P, _P]
     library.rusty_embedding.argtypes = [_P, _I, _P, _P]
     library.rusty_read.restype, library.rusty_read.argtypes = None, [_P, _I, _P, _P, _P, _I, _P, _P, _P]
-    library.rusty_pick.restype, library.rusty_pick.argtypes = None, [_P, _I, *[_P] * 10]
+    library.rusty_pick.argtypes = [_P, _I, *[_P] * 10]
     library.rusty_logits.restype, library.rusty_logits.argtypes = None, [_P, _I, _P, _P]
-    library.rusty_step.restype, library.rusty_step.argtypes = None, [_P, _I, *[_P] * 14]
+    library.rusty_step.argtypes = [_P, _I, *[_P] * 14]
     return library
 
 
@@ -66,7 +66,7 @@ def simd() -> str:
 
 
 def _address(array: NDArray[Any] | None) -> int | None:
-    return None if array is None else array.ctypes.data
+    return None if array is None else array.__array_interface__["data"][0]
 
 
 class NativeModel:
@@ -85,7 +85,7 @@ class NativeModel:
         self._load(source)
 
     def _load(self, source: Source) -> None:
-        embedding = source.matrix(EMBEDDING, "int8" if self.weights == "int4" else self.weights)
+        embedding = source.matrix(EMBEDDING, kept_as(EMBEDDING, self.weights))
         self._embed(embedding.weights, np.ascontiguousarray(embedding.data), embedding.scale)
         del embedding
         for number, name in enumerate(TOP_VECTORS):
@@ -108,7 +108,7 @@ class NativeModel:
             raise MemoryError("no memory for the embedding")
 
     def _matrix(self, layer: int, number: int, source: Source, name: str) -> None:
-        matrix = source.matrix(name, self.weights)
+        matrix = source.matrix(name, kept_as(name, self.weights))
         data = np.ascontiguousarray(matrix.data)
         out, inputs = data.shape
         given = _address(data), _address(matrix.times), _address(matrix.scale)
@@ -144,10 +144,12 @@ class NativeModel:
         kept = np.empty((rows, (self.shape.words + 31) // 32), np.uint32) if keep else None
         seen_from, seen = _ragged(history, sampling)
         asked = _address(uniforms), _address(mask), _address(seen_from), _address(seen), _address(given)
-        self._c.rusty_pick(
+        lost = self._c.rusty_pick(
             *(self._model, rows, _address(hidden), ctypes.byref(_rules(sampling)), *asked),
             *(_address(tokens), _address(logp), _address(kept)),
         )
+        if lost:
+            raise RustyError(NO_CHOICE)
         return tokens, logp, kept
 
     def step(
@@ -166,12 +168,14 @@ class NativeModel:
         following, logp = np.empty(rows, np.int32), np.empty(rows, np.float32)
         kept = np.empty((rows, (self.shape.words + 31) // 32), np.uint32) if keep else None
         seen_from, seen = _ragged(history, sampling)
-        self._c.rusty_step(
+        lost = self._c.rusty_step(
             *(self._model, rows, _address(tokens), _address(order), _address(order), _address(state)),
             *(_address(hidden), _address(values), ctypes.byref(_rules(sampling)), _address(uniforms)),
             *(_address(mask), _address(seen_from), _address(seen)),
             *(_address(following), _address(logp), _address(kept)),
         )
+        if lost:
+            raise RustyError(NO_CHOICE)
         return following, logp, values, kept
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rusty_r2.lm.quantize import EMBEDDING, Matrix, Source
+from rusty_r2.lm.quantize import EMBEDDING, Matrix, Source, kept_as
 from rusty_r2.lm.sampling import Floats, Mask, Sampling, bits, choose
 from rusty_r2.lm.shape import LAYER_MATRICES, LAYER_VECTORS, TOP_MATRICES, TOP_VECTORS, Shape
 
@@ -46,9 +46,9 @@ class NumpyModel:
 
     def __init__(self, source: Source, weights: str) -> None:
         self.shape, self.weights = Shape.of(source), weights
-        self.embedding = source.matrix(EMBEDDING, "int8" if weights == "int4" else weights).dense()
+        self.embedding = source.matrix(EMBEDDING, kept_as(EMBEDDING, weights)).dense()
         self.vectors = {name: source.vector(name).reshape(-1) for name in TOP_VECTORS}
-        self.linears = {name: _Linear(source.matrix(name, weights)) for name in TOP_MATRICES}
+        self.linears = {name: _Linear(source.matrix(name, kept_as(name, weights))) for name in TOP_MATRICES}
         for layer in range(self.shape.layers):
             block = f"blocks.{layer}."
             self.vectors |= {block + name: source.vector(block + name).reshape(-1) for name in LAYER_VECTORS}

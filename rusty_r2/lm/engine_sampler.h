@@ -33,13 +33,12 @@ static Part sum_up(float* z, int count, const uint32_t* mask, const Rules& rules
         for (int word = 0; word * 32 < count; word++)
             if (mask[word] != ~0u)
                 for (int j = 0; j < 32; j++) z[word * 32 + j] = mask[word] >> j & 1 ? z[word * 32 + j] : -INFINITY;
-    float top = -INFINITY, sum = 0;
-#pragma omp simd reduction(max : top)
-    for (int j = 0; j < PANEL; j++) top = std::max(top, z[j]);
+    const float top = largest_of(z, PANEL, -INFINITY);
     if (rules.temperature <= 0 || top == -INFINITY) return {top, 0.f};
-#pragma omp simd reduction(+ : sum)
-    for (int j = 0; j < PANEL; j++) sum += quick_exp(z[j] - top);
-    return {top, sum};
+    Lanes sums[4] = {};
+    for (int j = 0; j < PANEL; j += 4 * LANES)
+        for (int i = 0; i < 4; i++) sums[i] += quick_exp(load(z + j + i * LANES, LANES) - top);
+    return {top, sum((sums[0] + sums[1]) + (sums[2] + sums[3]))};
 }
 
 static void penalise(float* z, int first, int count, const int32_t* seen, const int32_t* end, float penalty) {

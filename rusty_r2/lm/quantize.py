@@ -5,7 +5,8 @@
 
 int8: one scale a row, W ≈ scale · q. int4: W ≈ scale · m · q with q in −8…7 and a whole number m in
 −15…15 for every 32 inputs, chosen by least squared error; m · q is an int8 again, so both run on the
-same exact integer arithmetic (lm/engine_linear.h). The embedding is int8 in both; vectors stay fp32.
+same exact integer arithmetic (lm/engine_linear.h). The embedding, of which a step reads one row, is int8 in
+both; vectors stay fp32.
 
 A quantised folder holds model.int8.safetensors (or .int4) beside config.json and the tokenizer:
 NAME (int8, or two nibbles a byte), NAME.scale, and NAME.times for int4. NumPy is all it takes to load.
@@ -64,6 +65,11 @@ class Matrix:
         if self.scale is not None:
             return self.whole().astype(np.float32) * self.scale[:, None]
         return widen(self.data) if self.weights == "bf16" else self.data.astype(np.float32, copy=False)
+
+
+def kept_as(name: str, weights: str) -> str:
+    """The format of one matrix in a model of this format: the embedding of int4 is int8."""
+    return "int8" if weights == "int4" and name == EMBEDDING else weights
 
 
 def pack(w: NDArray[np.float32], weights: str) -> Matrix:
@@ -246,7 +252,7 @@ def _stored_form(name: str, source: Source, weights: str) -> dict[str, Array]:
     if plain.ndim < 2 or min(plain.shape) < 8:
         return {name: plain}
     odd = plain.shape[1] % 2 != 0  # two nibbles make a byte
-    matrix = pack(plain, "int8" if odd or name == EMBEDDING else weights)
+    matrix = pack(plain, "int8" if odd else kept_as(name, weights))
     assert matrix.scale is not None
     if matrix.times is None:
         return {name: matrix.data, f"{name}.scale": matrix.scale}

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rusty_r2.errors import ConfigError
+from rusty_r2.errors import ConfigError, RustyError
 
 if TYPE_CHECKING:
     import torch
@@ -54,22 +54,23 @@ class Sampling:
             raise ConfigError(f"repetition_penalty {self.repetition_penalty} must be above 0")
 
 
-GREEDY = Sampling(temperature=0.0)
+NO_CHOICE = "no word can be chosen: the mask allows none, or the model's numbers are not finite"
 
 
-def uniform(seeds: Sequence[int] | NDArray[Any], counts: Sequence[int] | NDArray[Any]) -> NDArray[np.float64]:
+def uniform(seeds: Sequence[int], counts: Sequence[int]) -> NDArray[np.float64]:
     """Numbers in [0, 1), one a row: the counts-th of each seed's own sequence (SplitMix64)."""
-    with np.errstate(over="ignore"):
-        mixed = _mix(np.array([seed & (2**64 - 1) for seed in map(int, seeds)], np.uint64))
-        bits = _mix(mixed + np.asarray(counts, np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-    return np.asarray((bits >> np.uint64(11)) * 2.0**-53, np.float64)
+    return np.array([_uniform(seed, count) for seed, count in zip(seeds, counts, strict=True)], np.float64)
 
 
-def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    z = z + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+def _uniform(seed: int, count: int) -> float:
+    return (_mix(_mix(int(seed)) + int(count) * 0x9E3779B97F4A7C15) >> 11) * 2.0**-53
+
+
+def _mix(z: int) -> int:
+    z = (z + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return z ^ (z >> 31)
 
 
 def allowed(mask: Mask, words: int) -> NDArray[np.bool_]:
@@ -132,6 +133,8 @@ def choose(
     given: NDArray[np.int32] | None = None,
 ) -> tuple[NDArray[np.int32], Floats, NDArray[np.bool_]]:
     """Words, their log-probabilities and which words were possible, in NumPy: the C++ sampler's twin."""
+    if not np.isfinite(logits).all() or (mask is not None and not mask.any(-1).all()):
+        raise RustyError(NO_CHOICE)
     logp = np.stack(
         [
             _row(

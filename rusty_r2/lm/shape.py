@@ -42,9 +42,8 @@ class Shape:
         if missing:
             raise CheckpointError(f"these are not the weights of a TinyRWKVLM: {missing[0]} is missing")
         words, embed = source.size(EMBEDDING)
-        shape = cls(
-            words, embed, *source.size("ln_in.weight"), source.size("blocks.0.ffn.key.weight")[0], layers
-        )
+        (hidden,), inner = source.size("ln_in.weight"), source.size("blocks.0.ffn.key.weight")[0]
+        shape = cls(words, embed, hidden, inner, layers)
         for name, size in shape.sizes().items():
             if name not in source.names or prod(source.size(name)) != prod(size):
                 seen = source.size(name) if name in source.names else "missing"
@@ -58,7 +57,7 @@ class Shape:
         c, f = self.hidden, self.inner
         found: dict[str, tuple[int, ...]] = {EMBEDDING: (self.words, self.embed)}
         found |= {"embed_proj.weight": (c, self.embed), "lm_head.weight": (self.words, c)}
-        found |= {name: (c,) for name in TOP_VECTORS} | {"value_head.bias": (1,)}
+        found |= dict.fromkeys(TOP_VECTORS, (c,)) | {"value_head.bias": (1,)}
         for layer in range(self.layers):
             block = f"blocks.{layer}."
             found |= {block + name: (c,) for name in LAYER_VECTORS}

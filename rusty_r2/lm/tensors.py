@@ -41,9 +41,7 @@ class TensorFile:
         try:
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "little")
-                if not 2 <= length <= _MAX_HEADER:
-                    raise ValueError(f"its header would be {length:,} bytes long")
-                header = json.loads(file.read(length))
+                header = json.loads(file.read(min(length, _MAX_HEADER)))
             self.metadata: dict[str, str] = header.pop("__metadata__", {}) or {}
             self._entries = {name: self._checked(name, entry, length) for name, entry in header.items()}
         except OSError as error:
@@ -85,7 +83,7 @@ class TensorFile:
 def write(
     path: Path, tensors: Mapping[str, Array] | Iterable[tuple[str, Array]], metadata: dict[str, str]
 ) -> Path:
-    """Write arrays; `TensorFile` and the safetensors library read them back. Replaces the file in one move."""
+    """Write arrays; `TensorFile` and the safetensors library read them back. The file appears whole."""
     items = [(name, np.ascontiguousarray(array)) for name, array in dict(tensors).items()]
     header: dict[str, Any] = {"__metadata__": metadata}
     at = 0
@@ -114,4 +112,5 @@ def widen(bits: Array) -> NDArray[np.float32]:
 def narrow(array: NDArray[np.float32]) -> NDArray[np.uint16]:
     """fp32 → bf16 bits, rounded to nearest even."""
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
-    return ((bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16).astype(np.uint16)
+    rounded = bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))
+    return np.asarray(rounded >> 16, np.uint16)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Only actions can be said: the protocol as a mask over the next word (llguidance).
+
+    grammar = ActionGrammar(tokenizer)             # once; a tenth of a second
+    matcher = grammar.start()                      # once an answer
+    matcher.forced()                               # words that leave no choice: read, not sampled
+    matcher.mask()                                 # bits of the words allowed now, for Engine.pick
+    matcher.accept(token)
+
+An answer is a space (every segment begins with one, lm/chat.py) and one object spelled as `render` spells
+it; then <|end|> is the only word left. Control tokens are never part of it: no answer opens another's turn.
+Forced words are the tokenizer's own words for the text, as in training; the last one stays open, because
+what follows may belong to the same word.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rusty_r2.errors import ProtocolError, RustyError, need
+from rusty_r2.lm.tokenizer import CONTROL, END, Tokenizer
+from rusty_r2.protocol import schema
+
+Mask = NDArray[np.uint32]
+
+
+class ActionGrammar:
+    """The grammar for one tokenizer; `vocab_size` when the model has more words than the tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, *, vocab_size: int | None = None) -> None:
+        llguidance = need("llguidance", extra="train")
+        self.words = vocab_size or len(tokenizer)
+        self._matcher = llguidance.LLMatcher
+        self._tokens = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(_Words(tokenizer)),
+            n_vocab=self.words,
+            eos_token=END,
+            slices=[],
+        )
+        self._grammar = self._matcher.grammar_from_lark(lark(schema()))
+        problem = self._matcher.validate_grammar(self._grammar, self._tokens)
+        if problem:
+            raise RustyError(f"the action grammar is not accepted by llguidance: {problem}")
+
+    def start(self) -> Matcher:
+        """A fresh answer."""
+        core = self._matcher(self._tokens, self._grammar, log_level=0)
+        return Matcher(core, self.words)
+
+
+class Matcher:
+    """Where one answer stands in the grammar."""
+
+    def __init__(self, core: Any, words: int) -> None:
+        self._core, self._words = core, words
+
+    @property
+    def done(self) -> bool:
+        """The object is whole: only <|end|> may follow."""
+        return bool(self._core.is_stopped())
+
+    def mask(self) -> Mask:
+        """Bits of the words allowed now."""
+        bits = np.zeros((self._words + 31) // 32, np.uint32)
+        if self.done:
+            bits[END // 32] = 1 << END % 32
+        else:
+            self._core.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+            self._check()
+        return bits
+
+    def accept(self, token: int) -> None:
+        """Go on past a word that the mask allowed."""
+        if token == END and self.done:
+            return
+        if not self._core.consume_token(token):
+            raise ProtocolError(f"the grammar does not allow token {token} here", "sample under the mask")
+
+    def forced(self) -> list[int]:
+        """The words that leave no choice from here, accepted already; <|end|> is not among them."""
+        if self.done:
+            return []
+        tokens = [int(token) for token in self._core.compute_ff_tokens() if token != END]
+        for token in tokens:
+            self.accept(token)
+        return tokens
+
+    def copy(self) -> Matcher:
+        """Another matcher at the same place, for an answer that forks here."""
+        return Matcher(self._core.deep_copy(), self._words)
+
+    def _check(self) -> None:
+        if self._core.is_error():
+            raise RustyError(f"the grammar stopped: {self._core.get_error()}")
+
+
+class _Words:
+    """Our words as llguidance wants to see them: their bytes, and the ids of any piece of an answer."""
+
+    eos_token_id, bos_token_id = END, None
+    special_token_ids = tuple(range(len(CONTROL)))
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._encode = tokenizer.encode
+        words = enumerate(tokenizer.token_bytes)
+        self.tokens = [word or CONTROL[number].encode() for number, word in words]
+
+    def __call__(self, piece: bytes | str) -> list[int]:
+        """`encode` puts a space first. A piece without one is read behind a letter or a digit that no word
+        joins to it, and that is then cut off."""
+        text = piece.decode() if isinstance(piece, bytes) else piece
+        if text.startswith(" "):
+            return self._encode(text[1:])
+        return self._encode(("1" if text[:1].isalpha() else "a") + text)[1:]
+
+
+def lark(protocol: dict[str, Any]) -> str:
+    """The schema of an action as a grammar: a space, then the object as `protocol.render` spells it.
+
+    Strings hold what JSON holds, spelled the way Python spells it; NUL only in file contents, since `parse`
+    refuses it elsewhere.
+    """
+    kinds = [
+        " ".join(_member(number, *item) for number, item in enumerate(kind["properties"].items())) + ' "}"'
+        for kind in protocol["anyOf"]
+    ]
+    plain = r'[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(0[1-9a-f]|1[0-9a-f])'
+    return (
+        'start: " " action\n'
+        f"action: {' | '.join(kinds)}\n"
+        f'TEXT: /"({plain})*"/\n'
+        f'CONTENT: /"({plain}|\\\\u0000)*"/\n'
+    )
+
+
+def _member(number: int, name: str, kind: dict[str, Any]) -> str:
+    before = ("{" if number == 0 else ", ") + json.dumps(name) + ": "
+    if "const" in kind:
+        return json.dumps(before + json.dumps(kind["const"]))
+    return f"{json.dumps(before)} {'CONTENT' if name == 'content' else 'TEXT'}"
