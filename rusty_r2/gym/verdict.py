@@ -18,9 +18,8 @@ See docs/verdict.md for what tests may do.
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import functools
-import importlib.util
 import marshal
 import time
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rusty_r2.errors import SandboxError, TaskError
+from rusty_r2.errors import ConfigError, SandboxError, TaskError
 from rusty_r2.gym import compare, wire
 from rusty_r2.gym.sandbox import Limits, Sandbox, open_sandbox
 from rusty_r2.task import Calls, Code, Task, Tree
@@ -66,9 +65,16 @@ class Lost(Exception):
 
 
 def judge(
-    task: Task, files: Mapping[str, str | bytes], message: str = "", *, limits: Limits | None = None
+    task: Task,
+    files: Mapping[str, str | bytes],
+    message: str = "",
+    *,
+    limits: Limits | None = None,
+    level: str = "auto",
 ) -> Verdict:
     """Carry out a task's check on the files (and final message) a candidate left behind."""
+    if level == "off":
+        raise ConfigError("a verdict without a sandbox is worth nothing. Leave the level at auto")
     began = time.monotonic()
     limits = _limits(task, limits or LIMITS)
     check = task.check
@@ -80,11 +86,11 @@ def judge(
         total = len(check.cases) if isinstance(check, Calls) else 1
         verdict = Verdict(False, 0, total, f"{check.path} is missing", parses=False)
     else:
-        with Party("candidate", limits, files) as candidate:
+        with Party("candidate", limits, level, files) as candidate:
             if isinstance(check, Calls):
                 verdict = _judge_calls(task, check, candidate)
             else:
-                verdict = _judge_code(task, check, candidate, limits)
+                verdict = _judge_code(task, check, candidate)
             verdict = replace(verdict, level=candidate.level, degraded=candidate.degraded)
     return replace(verdict, wall_s=time.monotonic() - began)
 
@@ -102,19 +108,23 @@ def _limits(task: Task, limits: Limits) -> Limits:
 class Party:
     """One side of a verdict, in a sandbox of its own: `candidate` or `tester`."""
 
-    def __init__(self, role: str, limits: Limits, files: Mapping[str, str | bytes] | None = None) -> None:
+    def __init__(
+        self, role: str, limits: Limits, level: str, files: Mapping[str, str | bytes] | None = None
+    ) -> None:
         self.role = role
         self.limits = limits
         roomy = replace(limits, wall_s=limits.wall_s + START_S)  # the deadline here comes first
-        self.sandbox: Sandbox = open_sandbox(limits=roomy, files=files)
+        self.sandbox: Sandbox = open_sandbox(level=level, limits=roomy, files=files)
         self.level = self.sandbox.level
         self.degraded = tuple(self.sandbox.degraded)
         try:
-            self.guest = self.sandbox.guest(bootstrap(role))
+            self.guest = self.sandbox.guest(LOADER)
         except BaseException:
             self.sandbox.close()
             raise
         self.deadline = time.monotonic() + START_S
+        with contextlib.suppress(OSError):  # `start` will say so
+            wire.send(self.guest.channel, program(role), self.deadline)
 
     def __enter__(self) -> Party:
         return self
@@ -123,9 +133,10 @@ class Party:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         try:
-            with self.guest:
-                pass
+            self.guest.kill()
+            self.guest.wait()
         finally:
+            self.guest.channel.close()
             self.sandbox.close()
 
     def start(self, first: Any) -> None:
@@ -249,10 +260,10 @@ def _weigh(number: int, expected: Any, raises: str, tolerance: float, data: byte
 # ── tests written as code ───────────────────────────────────────────────────────────────────────
 
 
-def _judge_code(task: Task, check: Code, candidate: Party, limits: Limits) -> Verdict:
+def _judge_code(task: Task, check: Code, candidate: Party) -> Verdict:
     if check.style not in ("unittest", "pytest", "assert"):
         raise TaskError(f"task {task.name}: style {check.style!a} is unknown; say unittest, pytest or assert")
-    with Party("tester", limits) as tester:
+    with Party("tester", candidate.limits, candidate.level) as tester:
         candidate.start(check.path)
         dotted = check.path.removesuffix(".py").replace("/", ".")
         names = list(dict.fromkeys((dotted, dotted.rpartition(".")[2])))
@@ -306,35 +317,33 @@ def _carry(tester: Party, candidate: Party, planned: int) -> tuple[int, int, str
 
 _ROLES = {"candidate": ("wire", "candidate"), "tester": ("wire", "stubs", "pytest_shim", "tester")}
 
-_LOADER = """
-import binascii, marshal, sys, types
+LOADER = """
+import marshal, os, sys, types
+size, data = int.from_bytes(os.read(3, 4), "little"), b""
+while len(data) < size:
+    data += os.read(3, size - len(data)) or os._exit(1)
 package = None
 for name in ("rusty_r2", "rusty_r2.gym"):
     package = sys.modules[name] = types.ModuleType(name)
     package.__path__ = []
-for name, code in {parts}:
-    module = types.ModuleType("rusty_r2.gym." + name)
-    sys.modules[module.__name__] = module
+for name, code in marshal.loads(data):
+    module = sys.modules["rusty_r2.gym." + name] = types.ModuleType("rusty_r2.gym." + name)
     setattr(package, name, module)
-    exec(marshal.loads(binascii.a2b_base64(code)), module.__dict__)
-{alias}for name in [name for name in sys.modules if name.partition(".")[0] == "rusty_r2"]:
+    exec(code, module.__dict__)
+    if name == "pytest_shim":
+        sys.modules["pytest"] = module
+for name in [name for name in sys.modules if name.partition(".")[0] == "rusty_r2"]:
     del sys.modules[name]
 module.main()
 """
+"""what a guest runs first: it takes its program from the channel, as code this interpreter has compiled"""
 
 
 @functools.cache
-def bootstrap(role: str) -> str:
-    """The program of one side, compiled here by the same interpreter: no sandbox spends time on it."""
+def program(role: str) -> bytes:
+    """The program of one side, compiled once, so that no sandbox spends time on it."""
     parts = []
     for name in _ROLES[role]:
-        spec = importlib.util.find_spec(f"rusty_r2.gym.{name}")
-        if spec is None or spec.origin is None:
-            raise SandboxError(
-                f"rusty_r2.gym.{name} is missing. Type: pip install --force-reinstall rusty-r2"
-            )
-        source = Path(spec.origin).read_text(encoding="utf-8")
-        code = compile(source, f"<{name}>", "exec", dont_inherit=True, optimize=2)
-        parts.append((name, base64.b64encode(marshal.dumps(code)).decode()))
-    alias = 'sys.modules["pytest"] = sys.modules["rusty_r2.gym.pytest_shim"]\n' if role == "tester" else ""
-    return _LOADER.format(parts=repr(parts), alias=alias)
+        source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+        parts.append((name, compile(source, f"<{name}>", "exec", dont_inherit=True, optimize=2)))
+    return marshal.dumps(parts)

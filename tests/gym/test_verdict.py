@@ -130,7 +130,7 @@ def test_a_task_that_cannot_be_judged_is_no_score(task, words):
 
 def test_a_broken_sandbox_is_no_score(monkeypatch):
     task = calls(Case((), 1))
-    monkeypatch.setattr(door, "bootstrap", lambda role: "raise SystemExit(1)")
+    monkeypatch.setattr(door, "LOADER", "raise SystemExit(1)")
     with pytest.raises(SandboxError, match="ended before it began"):
         on(task, "def f(): return 1")
 
