@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ import numpy as np
 
 from rusty_r2.config import plain, resolved
 from rusty_r2.data.dedup import Seen, rank_of
+from rusty_r2.data.meter import Meter
 from rusty_r2.data.sources import documents_of
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.lm.documents import Document
@@ -74,10 +74,11 @@ def build(config: CorpusConfig) -> str:
     if (config.output_dir / "manifest.json").is_file():
         raise DataError(f"{config.output_dir} is finished. Use it, or give another --output-dir")
     builder = Builder(config, tokenizer)
-    with _Meter() as meter:
+    with Meter() as meter:
         for block in builder.blocks():
             builder.add(block)
-            meter.show(builder.progress)
+            tokens = sum(counts["tokens"] for counts in builder.progress.splits.values())
+            meter.show(f"{builder.progress.read:,} documents, {tokens / 1e6:.1f} M tokens")
     folder = builder.finish()
     counts = builder.progress.splits
     told = ", ".join(f"{counts[name]['tokens']:,} {name} tokens" for name in SPLITS)
@@ -262,27 +263,6 @@ class Builder:
             "splits": splits,
             "sources": [{"source": name, **facts} for name, facts in sorted(progress.sources.items())],
         }
-
-
-class _Meter:
-    """A line that moves, where somebody is looking."""
-
-    def __enter__(self) -> _Meter:
-        from rich.progress import Progress as Bars
-        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        self._bars = Bars(*columns, disable=not sys.stderr.isatty(), transient=True)
-        self._bars.__enter__()
-        self._task = self._bars.add_task("reading", total=None)
-        return self
-
-    def __exit__(self, *why: Any) -> None:
-        self._bars.__exit__(*why)
-
-    def show(self, progress: Progress) -> None:
-        tokens = sum(counts["tokens"] for counts in progress.splits.values())
-        self._bars.update(self._task, description=f"{progress.read:,} documents, {tokens / 1e6:.1f} M tokens")
 
 
 def _save(path: Path, data: Any) -> None:

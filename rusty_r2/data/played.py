@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Episodes that were really played: gold solutions go through the gym, and the gym answers.
+
+Observations are therefore exactly what PPO and the terminal show. Now and then Rusty first makes a mistake
+(a wrong edit, a reply that is no action, a message too early) and puts it right; the mistake is in the
+episode but not learned. An episode that does not end with passing tests is thrown away.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rusty_r2.agent.prompt import SYSTEM
+from rusty_r2.data import voice
+from rusty_r2.data.episode import Episode, Turn, ask, say
+from rusty_r2.errors import DataError, ProtocolError
+from rusty_r2.gym.env import CodingEnv, EnvConfig, asks, opening
+from rusty_r2.gym.families import mutate
+from rusty_r2.gym.proof import gold
+from rusty_r2.protocol import Action, Cmd, Edit, Msg, parse, render
+from rusty_r2.task import Task, Tree
+
+MUTATIONS: tuple[mutate.Mutation, ...] = (
+    mutate.operator,
+    mutate.constant,
+    mutate.comparison,
+    mutate.call,
+    mutate.returned,
+    mutate.grammar,
+)
+"""faults of the training families only: those of held-out families must stay unseen"""
+EARLY = ("Done.", "Should work now.", "On it.", "That looks easy.", "Which file?", "Let me think.")
+TURNS = 8
+PATIENCE = 20
+"""tasks in a row that the sandbox failed before we say that it is broken"""
+
+
+@dataclass(frozen=True)
+class Chances:
+    """How often a played episode begins with something other than gold."""
+
+    malformed: float = 0.06
+    early: float = 0.03
+    wrong: float = 0.15
+    look: float = 0.06
+
+
+def play(
+    tasks: Iterable[Task], *, seed: int, source: str, licence: str = "AGPL-3.0-or-later", workers: int = 2
+) -> Iterator[Episode]:
+    """One episode a task, in the tasks' order; those that cannot be solved here are left out."""
+    local = threading.local()
+
+    def one(task: Task) -> Episode | None:
+        if not hasattr(local, "env"):
+            local.env = CodingEnv([task], EnvConfig(max_turns=TURNS))
+        rng = random.Random(f"{seed}/{task.name}")
+        found = play_one(local.env, task, rng, Chances(), source=source, licence=licence)
+        return found or play_one(local.env, task, rng, Chances(0, 0, 0, 0), source=source, licence=licence)
+
+    missed = 0
+    with ThreadPoolExecutor(workers) as pool:
+        for batch in _batched(tasks, 64):
+            for episode in pool.map(one, batch):
+                missed = 0 if episode else missed + 1
+                if episode:
+                    yield episode
+                if missed > PATIENCE:
+                    raise DataError(f"{missed} tasks in a row could not be played. Type: rusty doctor")
+
+
+def play_one(
+    env: CodingEnv, task: Task, rng: random.Random, chances: Chances, *, source: str, licence: str
+) -> Episode | None:
+    """Play one task; None where it did not end well."""
+    first, info = env.reset(options={"task": task})
+    turns: list[Turn] = [("system", SYSTEM), ("user", first)]
+    kind, script = _script(task, rng, chances)
+    over = False
+    for turn in script:
+        if over:
+            return None
+        seen, _, terminated, truncated, info = env.step(turn[1])
+        turns += [turn, ("observation", seen)]
+        over = terminated or truncated
+    env.close()
+    if not info["passed"] or info["masked"]:
+        return None
+    if asks(task):
+        turns.pop()  # a message ends the turn: nobody answers it
+    elif rng.random() < 0.8:
+        turns.append(say(Msg(voice.done(rng, again=kind == "DEBUG"))))
+    return Episode(kind, source, tuple(turns), licence)
+
+
+def repairs(base: Iterable[Episode], rng: random.Random) -> Iterator[Episode]:
+    """Episodes of one reply, said wrongly first, told so by the gym, and said rightly then."""
+    task = Task("repair", "-", Tree())
+    with CodingEnv([task]) as env:
+        for episode in base:
+            request, right = episode.turns[1], episode.turns[2]
+            wrong = malformed(right[1], rng)
+            env.reset(options={"task": task})
+            hint = env.step(wrong)[0]
+            turns = (episode.turns[0], request, ("assistant", wrong, False), ("observation", hint), right)
+            yield Episode("REPAIR", episode.source, turns, episode.licence, episode.split)
+
+
+def malformed(reply: str, rng: random.Random) -> str:
+    """A reply that a small model might have written instead: never an action."""
+    for breaking in rng.sample(BREAKS, len(BREAKS)):
+        broken = breaking(reply)
+        try:
+            parse(broken)
+        except ProtocolError:
+            return broken
+    return "{"
+
+
+BREAKS: tuple[Callable[[str], str], ...] = (
+    lambda reply: reply[:-1],
+    lambda reply: reply[: max(12, len(reply) * 2 // 3)],
+    lambda reply: reply.replace('"action"', "action", 1),
+    lambda reply: reply.replace('"', "'"),
+    lambda reply: reply.replace(": ", " ", 1),
+    lambda reply: reply.replace('"action": ', '"act": ', 1),
+    lambda reply: reply.replace('"CMD"', '"RUN"').replace('"MSG"', '"SAY"').replace('"EDIT"', '"WRITE"'),
+    lambda reply: reply.replace('"command"', '"cmd"').replace('"message"', '"text"'),
+    lambda reply: reply.replace('"content"', '"body"').replace('"message"', '"msg"'),
+    lambda reply: reply.replace("\\n", "\n") if "\\n" in reply else reply[1:],
+    lambda reply: " ".join(str(part) for part in vars(parse(reply)).values()),
+)
+
+
+def _script(task: Task, rng: random.Random, chances: Chances) -> tuple[str, list[Turn]]:
+    """What to do, in order, and what kind of episode that makes."""
+    actions = gold(task)
+    if asks(task) and rng.random() < 0.3:
+        actions = [*actions[:-1], Msg(voice.answer(task.message, rng))]
+    script = [say(action) for action in actions]
+    kind = "STEPS" if len(actions) > 1 else actions[0].kind
+    chance = rng.random()
+    if chance < chances.malformed:
+        return "REPAIR", [("assistant", malformed(script[0][1], rng), False), *script]
+    chance -= chances.malformed
+    if chance < chances.early:
+        early: list[Turn] = [] if asks(task) else [say(Msg(rng.choice(EARLY)), learned=False)]
+        return ("REPAIR" if early else kind), [*early, *script]
+    chance -= chances.early
+    if chance < chances.wrong:
+        wrong = _wrong(task, actions, rng)
+        return ("DEBUG" if wrong else kind), [*([wrong] if wrong else []), *script]
+    chance -= chances.wrong
+    if chance < chances.look and isinstance(task.check, Tree):
+        return "STEPS", [say(Cmd("ls -R" if any("/" in path for path in task.files) else "ls")), *script]
+    return kind, script
+
+
+def _wrong(task: Task, actions: list[Action], rng: random.Random) -> Turn | None:
+    """A plausible wrong edit in place of the first one, where gold is one edit of Python."""
+    first = actions[0]
+    if len(actions) != 1 or not isinstance(first, Edit) or not first.path.endswith(".py"):
+        return None
+    for mutation in rng.sample(MUTATIONS, len(MUTATIONS)):
+        broken = [text for text in itertools.islice(mutation(first.content), 8) if text != first.content]
+        broken = [text for text in broken if text != task.files.get(first.path)]
+        if broken:
+            return "assistant", render(Edit(first.path, rng.choice(broken))), False
+    return None
+
+
+def _batched(tasks: Iterable[Task], size: int) -> Iterator[list[Task]]:
+    left = iter(tasks)
+    while batch := list(itertools.islice(left, size)):
+        yield batch
+
+
+def asked(task: Task, source: str, licence: str) -> Episode:
+    """A task's opening and its gold edit, not played: for code whose tests we do not have."""
+    (action,) = gold(task)
+    return ask(action.kind, source, opening(task, EnvConfig()), action, licence)
