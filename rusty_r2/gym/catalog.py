@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Column, Table
+from rich.table import Table
 
 from rusty_r2.errors import TaskError
 from rusty_r2.gym.env import TASKS, CodingEnv, EnvConfig
@@ -127,15 +128,19 @@ def show(config: ShowConfig) -> str | None:
     rows += [_family_row(family) for family in FAMILIES.values() if config.split in ("all", *family.splits)]
     if config.json:
         return json.dumps(rows, indent=2)
-    names = ("name", "kind", "levels", "split")
-    heads = (Column(name, min_width=max(len(row[name]) for row in rows)) for name in names)
-    about = Column("about", no_wrap=True, overflow="ellipsis", ratio=1)
-    table = Table(*heads, about, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(row["name"], row["kind"], row["levels"], row["split"], row["about"])
-    Console().print(table)
+    _print_rows(rows)
     made = sum(row["kind"] == "folder" for row in rows)
     return f"{made} folders, {len(rows) - made} families\nnext: rusty gym play sum_list"
+
+
+def _print_rows(rows: list[dict[str, str]]) -> None:
+    """One line a row; on a terminal the last column is cut where the line would break."""
+    *heads, last = rows[0]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in heads}
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for row in [dict(zip(rows[0], rows[0], strict=True)), *rows]:
+        line = "  ".join(row[name].ljust(widths[name]) for name in heads) + "  " + row[last]
+        print(line[:room])
 
 
 def _row(task: Task) -> dict[str, str]:

@@ -8,6 +8,7 @@ task's own words and files for leaks. An empty list is a proof; `rusty gym check
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -90,7 +91,8 @@ def _leaks(task: Task, text: str) -> Iterator[str]:
     old = {line.strip() for content in task.files.values() for line in content.splitlines()}
     new = (line.strip() for content in task.solution.values() for line in (content or "").splitlines())
     for line in new:
-        if line and line not in old and len(line) >= TELLING and line in text:
+        whole = rf"(?<!\w){re.escape(line)}(?!\w)"
+        if line not in old and len(line) >= TELLING and re.search(whole, text):
             yield f"a line of gold: {line}"
     if isinstance(task.check, Calls):
         for case in task.check.cases:
