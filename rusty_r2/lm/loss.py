@@ -32,17 +32,18 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, chu
         if low < 0 or high >= len(weight):
             raise DataError(f"targets {low}..{high} are not among the model's {len(weight)} words")
     if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-    rows = chunk or (8192 if hidden.is_cuda else 128)
+        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+    rows = chunk or (16384 if hidden.is_cuda else 128)
+    learns = torch.is_grad_enabled()
     with torch.autocast(hidden.device.type, enabled=False):
-        return _LinearCrossEntropy.apply(hidden, weight, targets, rows)  # type: ignore[no-any-return]
+        return _LinearCrossEntropy.apply(hidden, weight, targets, rows, learns)  # type: ignore[no-any-return]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
-        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, rows: int, learns: bool) -> Tensor:
+        table = weight.to(hidden.dtype)
+        wants_hidden, wants_weight = (learns and wanted for wanted in ctx.needs_input_grad[:2])
         train = wants_hidden or wants_weight
         total = hidden.new_zeros((), dtype=torch.float64 if hidden.dtype == torch.float64 else torch.float32)
         g_hidden = torch.empty_like(hidden) if wants_hidden else None
@@ -50,10 +51,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         buffer = hidden.new_empty(min(rows, len(hidden)), len(weight))
         for start in range(0, len(hidden), rows):
             part = hidden[start : start + rows]
-            logits = torch.mm(part, weight.t(), out=buffer[: len(part)])
+            logits = torch.mm(part, table.t(), out=buffer[: len(part)])
             total += turn(logits, targets[start : start + rows], train).sum()
             if g_hidden is not None:
-                torch.mm(logits, weight, out=g_hidden[start : start + rows])
+                torch.mm(logits, table, out=g_hidden[start : start + rows])
             if g_weight is not None:
                 _add_product(g_weight, logits.t(), part)
         ctx.save_for_backward(g_hidden, None if g_weight is None else g_weight.to(weight.dtype))
@@ -63,15 +64,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         (scale,) = grads
         made = (None if g is None else g * scale.to(g.dtype) for g in ctx.saved_tensors)
-        return *made, None, None
+        return *made, None, None, None
 
 
 def turn(logits: Tensor, targets: Tensor, train: bool) -> Any:
     """Each row's -log softmax[target]; with `train` the logits become their own gradient, in place."""
     if logits.is_cuda and find_spec("triton") is not None:
-        from rusty_r2.lm.kernels import triton_loss
+        from rusty_r2.lm.kernels.triton_loss import turn as triton_turn
 
-        return triton_loss.turn(logits, targets, train)
+        return triton_turn(logits, targets, train)
     library = _library()
     if library is not None and logits.device.type == "cpu" and logits.dtype == torch.float32:
         nll = torch.empty(len(logits))

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rusty_r2.errors import ConfigError
+from rusty_r2.lm import fused
 from rusty_r2.lm.loss import linear_cross_entropy
 from rusty_r2.lm.wkv import EMPTY, wkv
 
@@ -129,7 +130,8 @@ class ChannelMix(nn.Module):
         before = shifted(x, last, reset)
         k = self.key(torch.lerp(before, x, self.time_mix_k.to(x.dtype)))
         r = self.receptance(torch.lerp(before, x, self.time_mix_r.to(x.dtype)))
-        return torch.sigmoid(r) * self.value(torch.relu(k).square())
+        out: Tensor = self.value(torch.relu(k).square())
+        return torch.sigmoid(r) * out
 
 
 class Block(nn.Module):
@@ -184,6 +186,8 @@ class Backbone(nn.Module):
         self, ids: Tensor, state: State | None = None, *, reset: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """(hidden [B,T,C] after ln_out, state); `reset` [B,T] is true where a new document starts."""
+        if fused.suits(self, ids):
+            return fused.trunk(self, ids, state, reset)
         x = self.drop_in(self.ln_in(self.embed_proj(self.token_embedding(ids))))
         ends = []
         for layer, block in enumerate(self.blocks):

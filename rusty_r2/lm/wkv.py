@@ -72,7 +72,7 @@ def wkv(
 def best(k: Tensor) -> str:
     """The fastest kernel there is for this tensor."""
     if k.is_cuda:
-        return "triton" if _has_triton() and k.dtype != torch.float64 else "scan"
+        return "triton" if has_triton() and k.dtype != torch.float64 else "scan"
     return "native" if k.device.type == "cpu" and _library() is not None else "scan"
 
 
@@ -84,7 +84,7 @@ def empty_state(batch: int, channels: int, *, device: Any = None, dtype: Any = t
 
 
 @lru_cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
@@ -106,9 +106,9 @@ def _forward(
     w, u, k, v = w.contiguous(), u.contiguous(), k.contiguous(), v.contiguous()
     start = None if start is None else start.contiguous()
     if kind == "triton":
-        from rusty_r2.lm.kernels import triton_wkv
+        from rusty_r2.lm.kernels.triton_wkv import forward
 
-        return triton_wkv.forward(w, u, k, v, start, reset, train)
+        return forward(w, u, k, v, start, reset, train)
     return _native_forward(w, u, k, v, start, reset, train)
 
 
@@ -154,9 +154,9 @@ def _backward(
     w, u, k, v, gy = (x.contiguous() for x in (w, u, k, v, gy))
     start, g_end = (None if x is None else x.contiguous() for x in (start, g_end))
     if kind == "triton":
-        from rusty_r2.lm.kernels import triton_wkv
+        from rusty_r2.lm.kernels.triton_wkv import backward
 
-        return triton_wkv.backward(w, u, k, v, start, reset, y, end, kept, gy, g_end)
+        return backward(w, u, k, v, start, reset, y, end, kept, gy, g_end)
     return _native_backward(w, u, k, v, start, reset, y, end, kept, gy, g_end)
 
 

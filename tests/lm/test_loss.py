@@ -110,6 +110,7 @@ def test_logits_become_their_gradient(
     assert wide.grad is not None and torch.allclose(logits.double(), wide.grad, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's numpy
 @pytest.mark.parametrize("kind", TURNS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_broken_logit_is_not_hidden(kind: str, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def compare(
 @every_kernel
 @pytest.mark.parametrize("carried", [False, True])
 @pytest.mark.parametrize(
-    ("B", "T", "C"), [(2, 37, 40), (1, 1, 5), (3, 2, 130), (2, 130, 64)], ids=lambda x: str(x)
+    ("B", "T", "C"), [(2, 37, 40), (1, 1, 5), (2, 2, 130), (1, 70, 64)], ids=lambda x: str(x)
 )
 def test_shapes(kernel: str, B: int, T: int, C: int, carried: bool) -> None:
     compare(kernel, case(B, T, C), carried=carried, tolerance=5e-6)
@@ -104,20 +104,24 @@ def test_shapes(kernel: str, B: int, T: int, C: int, carried: bool) -> None:
     [(30, "init", 3e-4), (300, "init", 3e-3), (1, "strong", 5e-6), (1, "none", 2e-5), (10, "strong", 5e-5)],
 )
 def test_hard_numbers(kernel: str, scale: float, decay: str, tolerance: float) -> None:
-    compare(kernel, case(2, 96, 24, scale=scale, decay=decay), carried=True, tolerance=tolerance)
+    compare(kernel, case(1, 70, 24, scale=scale, decay=decay), carried=True, tolerance=tolerance)
 
 
 @every_kernel
 @pytest.mark.parametrize("carried", [False, True])
 def test_resets(kernel: str, carried: bool) -> None:
-    reset = torch.rand(3, 150) < 0.05
-    reset[0, 0] = reset[1, -1] = reset[2, 70] = reset[2, 71] = True
-    compare(kernel, case(3, 150, 33), carried=carried, reset=reset, tolerance=5e-6)
+    torch.manual_seed(1)
+    reset = torch.rand(2, 100) < 0.05
+    reset[0, 0] = reset[1, -1] = reset[1, 49] = reset[1, 50] = True
+    compare(kernel, case(2, 100, 33), carried=carried, reset=reset, tolerance=5e-6)
 
 
 @every_kernel
 def test_long(kernel: str) -> None:
-    compare(kernel, case(1, 4096, 4, scale=2.0), carried=False, tolerance=1e-4)
+    interpreted = (
+        kernel == "triton" and DEVICE == "cpu"
+    )  # too slow there; benchmarks/gpu.py has the full length
+    compare(kernel, case(1, 300 if interpreted else 4096, 4, scale=2.0), carried=False, tolerance=1e-4)
 
 
 @every_kernel
@@ -133,7 +137,7 @@ def test_a_reset_is_a_new_sequence(kernel: str) -> None:
 @every_kernel
 @pytest.mark.parametrize("cut", [1, 17, 63])
 def test_any_split_is_the_whole(kernel: str, cut: int) -> None:
-    w, u, k, v, start = case(2, 64, 24)
+    w, u, k, v, start = case(1, 64, 24)
     whole, end = wkv(w, u, k, v, start, kernel=kernel)
     left, middle = wkv(w, u, k[:, :cut], v[:, :cut], start, kernel=kernel)
     right, last = wkv(w, u, k[:, cut:], v[:, cut:], middle, kernel=kernel)

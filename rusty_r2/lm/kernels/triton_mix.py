@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+# ruff: noqa: SIM102 (the outer condition is known when compiling, the inner one is not)
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,no-any-return"
+"""What lies between the matrix products of a block, each as one pass over memory, on GPUs in Triton.
+
+`add_norm_mix`: x + add·sigmoid(gate), its LayerNorm h, and h mixed with the h of the token before (one
+output per mix). A program walks over neighbouring rows (forwards, or backwards for the gradient) and
+keeps what the next row needs in registers, so every row is read once.
+`gated`: sigmoid(r)·y. `squared_relu`: relu(k)². All take and give the dtype of their first tensor
+and compute in float32. fused.py puts them together; TRITON_INTERPRET=1 runs them without a GPU.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS = 32
+"""Rows a program walks over: enough programs for a large GPU, few partial sums."""
+
+
+@triton.jit
+def _row(X, ADD, GATE, at, inside, HAS_ADD: tl.constexpr, HAS_GATE: tl.constexpr):
+    """One row of x + add*sigmoid(gate), rounded as it will be stored."""
+    x = tl.load(X + at, mask=inside, other=0.0).to(tl.float32)
+    if HAS_ADD:
+        more = tl.load(ADD + at, mask=inside, other=0.0).to(tl.float32)
+        if HAS_GATE:
+            more = more * tl.sigmoid(tl.load(GATE + at, mask=inside, other=0.0).to(tl.float32))
+        x = (x + more).to(X.dtype.element_ty).to(tl.float32)
+    return x
+
+
+@triton.jit
+def _moments(x, inside, C, eps):
+    """x less its mean, the mean, and one over its standard deviation."""
+    mean = tl.sum(x, 0) / C
+    x = tl.where(inside, x - mean, 0.0)
+    return x, mean, 1.0 / tl.sqrt(tl.sum(x * x, 0) / C + eps)
+
+
+@triton.jit
+def _forward(
+    X, ADD, GATE, WEIGHT, BIAS, MIX, LAST, RESET, SUM, OUT0, OUT1, OUT2, MEAN, RSTD, rows, T, C, eps,
+    HAS_ADD: tl.constexpr, HAS_GATE: tl.constexpr, HAS_LAST: tl.constexpr, HAS_RESET: tl.constexpr,
+    MIXES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    c = tl.arange(0, BLOCK)
+    inside = c < C
+    weight = tl.load(WEIGHT + c, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.load(BIAS + c, mask=inside, other=0.0).to(tl.float32)
+    before = tl.zeros([BLOCK], tl.float32)
+    if MIXES > 0:
+        if first % T > 0:
+            x = _row(X, ADD, GATE, (first - 1) * C + c, inside, HAS_ADD, HAS_GATE)
+            x, mean, rstd = _moments(x, inside, C, eps)
+            before = x * rstd * weight + bias
+    for row in range(first, tl.minimum(first + ROWS, rows)):
+        at = row * C + c
+        x = _row(X, ADD, GATE, at, inside, HAS_ADD, HAS_GATE)
+        if HAS_ADD:
+            tl.store(SUM + at, x, mask=inside)
+        x, mean, rstd = _moments(x, inside, C, eps)
+        tl.store(MEAN + row, mean)
+        tl.store(RSTD + row, rstd)
+        h = x * rstd * weight + bias
+        if MIXES == 0:
+            tl.store(OUT0 + at, h, mask=inside)
+        else:
+            if row % T == 0:
+                before = tl.zeros([BLOCK], tl.float32)
+                if HAS_LAST:
+                    before = tl.load(LAST + (row // T) * C + c, mask=inside, other=0.0).to(tl.float32)
+            if HAS_RESET:
+                before = before * (1.0 - tl.load(RESET + row).to(tl.float32))
+            m = tl.load(MIX + c, mask=inside, other=0.0).to(tl.float32)
+            tl.store(OUT0 + at, before + m * (h - before), mask=inside)
+            m = tl.load(MIX + C + c, mask=inside, other=0.0).to(tl.float32)
+            tl.store(OUT1 + at, before + m * (h - before), mask=inside)
+            if MIXES > 2:
+                m = tl.load(MIX + 2 * C + c, mask=inside, other=0.0).to(tl.float32)
+                tl.store(OUT2 + at, before + m * (h - before), mask=inside)
+            before = h
+
+
+@triton.jit
+def _backward(
+    SUM, ADD, GATE, WEIGHT, BIAS, MIX, LAST, RESET, MEAN, RSTD, G_SUM, G0, G1, G2, G_X, G_ADD, G_GATE, PARTS,
+    rows, T, C,
+    HAS_G_SUM: tl.constexpr, HAS_GATE: tl.constexpr, HAS_LAST: tl.constexpr, HAS_RESET: tl.constexpr,
+    MIXES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    stop = tl.minimum(first + ROWS, rows)
+    c = tl.arange(0, BLOCK)
+    inside = c < C
+    weight = tl.load(WEIGHT + c, mask=inside, other=0.0).to(tl.float32)
+    bias = tl.load(BIAS + c, mask=inside, other=0.0).to(tl.float32)
+    zero = tl.zeros([BLOCK], tl.float32)
+    g_weight, g_bias, g_m0, g_m1, g_m2, carried = zero, zero, zero, zero, zero, zero
+    m0, m1, m2 = zero, zero, zero
+    if MIXES > 0:
+        m0 = tl.load(MIX + c, mask=inside, other=0.0).to(tl.float32)
+        m1 = tl.load(MIX + C + c, mask=inside, other=0.0).to(tl.float32)
+        if MIXES > 2:
+            m2 = tl.load(MIX + 2 * C + c, mask=inside, other=0.0).to(tl.float32)
+        if stop % T > 0:  # the row after this program's last belongs to the same sequence
+            at = stop * C + c
+            carried = (1.0 - m0) * tl.load(G0 + at, mask=inside, other=0.0).to(tl.float32)
+            carried += (1.0 - m1) * tl.load(G1 + at, mask=inside, other=0.0).to(tl.float32)
+            if MIXES > 2:
+                carried += (1.0 - m2) * tl.load(G2 + at, mask=inside, other=0.0).to(tl.float32)
+            if HAS_RESET:
+                carried = carried * (1.0 - tl.load(RESET + stop).to(tl.float32))
+    rstd = tl.load(RSTD + stop - 1)
+    x = tl.load(SUM + (stop - 1) * C + c, mask=inside, other=0.0).to(tl.float32)
+    x = tl.where(inside, (x - tl.load(MEAN + stop - 1)) * rstd, 0.0)
+    for i in range(first, stop):
+        row = stop - 1 - (i - first)
+        at = row * C + c
+        starts = row % T == 0
+        g_h = tl.load(G0 + at, mask=inside, other=0.0).to(tl.float32)
+        above = tl.maximum(row - 1, 0)
+        rstd_before = tl.load(RSTD + above)
+        x_before = tl.load(SUM + above * C + c, mask=inside, other=0.0).to(tl.float32)
+        x_before = tl.where(inside, (x_before - tl.load(MEAN + above)) * rstd_before, 0.0)
+        if MIXES > 0:
+            before = x_before * weight + bias
+            if starts:
+                before = zero
+                if HAS_LAST:
+                    before = tl.load(LAST + (row // T) * C + c, mask=inside, other=0.0).to(tl.float32)
+            keep = tl.where(starts, 0.0, 1.0)
+            if HAS_RESET:
+                kept = 1.0 - tl.load(RESET + row).to(tl.float32)
+                keep, before = keep * kept, before * kept
+            step = x * weight + bias - before
+            g0 = g_h
+            g1 = tl.load(G1 + at, mask=inside, other=0.0).to(tl.float32)
+            g_m0 += g0 * step
+            g_m1 += g1 * step
+            g_h = carried + m0 * g0 + m1 * g1
+            carried = (1.0 - m0) * g0 + (1.0 - m1) * g1
+            if MIXES > 2:
+                g2 = tl.load(G2 + at, mask=inside, other=0.0).to(tl.float32)
+                g_m2 += g2 * step
+                g_h += m2 * g2
+                carried += (1.0 - m2) * g2
+            carried = carried * keep
+        g_weight += g_h * x
+        g_bias += g_h
+        g = g_h * weight
+        g_x = (g - tl.sum(g, 0) / C - x * (tl.sum(g * x, 0) / C)) * rstd
+        if HAS_G_SUM:
+            g_x += tl.load(G_SUM + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(G_X + at, g_x, mask=inside)
+        if HAS_GATE:
+            add = tl.load(ADD + at, mask=inside, other=0.0).to(tl.float32)
+            s = tl.sigmoid(tl.load(GATE + at, mask=inside, other=0.0).to(tl.float32))
+            tl.store(G_ADD + at, g_x * s, mask=inside)
+            tl.store(G_GATE + at, g_x * add * s * (1.0 - s), mask=inside)
+        x, rstd = x_before, rstd_before
+    at = tl.program_id(0).to(tl.int64) * (2 + MIXES) * C + c
+    tl.store(PARTS + at, g_weight, mask=inside)
+    tl.store(PARTS + at + C, g_bias, mask=inside)
+    if MIXES > 0:
+        tl.store(PARTS + at + 2 * C, g_m0, mask=inside)
+        tl.store(PARTS + at + 3 * C, g_m1, mask=inside)
+        if MIXES > 2:
+            tl.store(PARTS + at + 4 * C, g_m2, mask=inside)
+
+
+class _AddNormMix(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        add: Any,
+        gate: Any,
+        weight: Tensor,
+        bias: Tensor,
+        mix: Any,
+        last: Any,
+        reset: Any,
+        eps: float,
+    ) -> Any:
+        B, T, C = x.shape
+        rows, mixes = B * T, 0 if mix is None else len(mix)
+        x = x.contiguous()
+        add, gate, last = (None if t is None else t.contiguous() for t in (add, gate, last))
+        total = x if add is None else torch.empty_like(x)
+        out = [torch.empty_like(x) for _ in range(max(1, mixes))]
+        mean, rstd = (torch.empty(rows, device=x.device, dtype=torch.float32) for _ in range(2))
+        flags = None if reset is None else reset.to(torch.uint8).contiguous()
+        if rows:
+            _forward[(triton.cdiv(rows, ROWS),)](
+                x, _or(add, x), _or(gate, x), weight, bias, _or(mix, x), _or(last, x), _or(flags, x), total,
+                *out, *(x,) * (3 - len(out)), mean, rstd, rows, T, C, eps,
+                add is not None, gate is not None, last is not None, flags is not None, mixes, ROWS, triton.next_power_of_2(C), num_warps=_warps(C),
+            )  # fmt: skip
+        ctx.save_for_backward(
+            total, add if gate is not None else None, gate, weight, bias, mix, last, flags, mean, rstd
+        )
+        ctx.mixes, ctx.added = mixes, add is not None
+        ctx.set_materialize_grads(False)
+        return (None if add is None else total, *out)
+
+    @staticmethod
+    def backward(ctx: Any, g_sum: Any, *g_out: Any) -> Any:
+        total, add, gate, weight, bias, mix, last, flags, mean, rstd = ctx.saved_tensors
+        B, T, C = total.shape
+        rows, mixes = B * T, ctx.mixes
+        g_out = tuple(torch.zeros_like(total) if g is None else g.contiguous() for g in g_out)
+        g_sum = None if g_sum is None else g_sum.contiguous()
+        g_x = torch.empty_like(total)
+        g_add, g_gate = (None, None) if gate is None else (torch.empty_like(total), torch.empty_like(total))
+        programs = triton.cdiv(rows, ROWS)
+        parts = torch.empty(programs, 2 + mixes, C, device=total.device, dtype=torch.float32)
+        if rows:
+            gs = (*g_out, *(g_x,) * (3 - len(g_out)))
+            _backward[(programs,)](
+                total, _or(add, total), _or(gate, total), weight, bias, _or(mix, total), _or(last, total),
+                _or(flags, total), mean, rstd, _or(g_sum, total), *gs, g_x, _or(g_add, total),
+                _or(g_gate, total), parts, rows, T, C, g_sum is not None, gate is not None, last is not None,
+                flags is not None, mixes, ROWS, triton.next_power_of_2(C), num_warps=_warps(C),
+            )  # fmt: skip
+        sums = parts.sum(0)
+        g_mix = None if mix is None else sums[2:].to(mix.dtype)
+        g_last = None
+        if last is not None and ctx.needs_input_grad[6]:
+            g_last = sum((1 - mix[i].float()) * g[:, 0].float() for i, g in enumerate(g_out))
+            g_last = (g_last if flags is None else g_last * (1 - flags[:, :1].float())).to(last.dtype)
+        g_add = g_x if ctx.added and g_add is None else g_add
+        return g_x, g_add, g_gate, sums[0].to(weight.dtype), sums[1].to(bias.dtype), g_mix, g_last, None, None
+
+
+def add_norm_mix(
+    x: Tensor, add: Tensor | None, gate: Tensor | None, norm: torch.nn.LayerNorm, mixes: tuple[Tensor, ...],
+    last: Tensor | None = None, reset: Tensor | None = None,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """(x + add*sigmoid(gate) =: x, [h] or h mixed with the h before, per mix), h the LayerNorm of that x."""
+    mix = torch.stack(mixes) if mixes else None
+    total, *out = _AddNormMix.apply(x, add, gate, norm.weight, norm.bias, mix, last, reset, norm.eps)
+    return x if total is None else total, out
+
+
+# ------------------------------------------------------------------ element by element
+
+
+@triton.jit
+def _gated(R, Y, OUT, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    r = tl.load(R + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(OUT + at, tl.sigmoid(r) * tl.load(Y + at, mask=inside, other=0.0).to(tl.float32), mask=inside)
+
+
+@triton.jit
+def _gated_back(R, Y, G, GR, GY, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    s = tl.sigmoid(tl.load(R + at, mask=inside, other=0.0).to(tl.float32))
+    g = tl.load(G + at, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(Y + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(GR + at, g * y * s * (1.0 - s), mask=inside)
+    tl.store(GY + at, g * s, mask=inside)
+
+
+@triton.jit
+def _squared(K, OUT, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    k = tl.maximum(tl.load(K + at, mask=inside, other=0.0).to(tl.float32), 0.0)
+    tl.store(OUT + at, k * k, mask=inside)
+
+
+@triton.jit
+def _squared_back(K, G, GK, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    k = tl.maximum(tl.load(K + at, mask=inside, other=0.0).to(tl.float32), 0.0)
+    tl.store(GK + at, 2.0 * k * tl.load(G + at, mask=inside, other=0.0).to(tl.float32), mask=inside)
+
+
+BLOCK = 2048
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, r: Tensor, y: Tensor) -> Tensor:
+        r, y = r.contiguous(), y.contiguous()
+        out = torch.empty_like(y)
+        ctx.save_for_backward(r, y)
+        _gated[(triton.cdiv(y.numel(), BLOCK),)](r, y, out, y.numel(), BLOCK, num_warps=8)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        r, y = ctx.saved_tensors
+        gr, gy = torch.empty_like(r), torch.empty_like(y)
+        grid = (triton.cdiv(y.numel(), BLOCK),)
+        _gated_back[grid](r, y, grads[0].contiguous(), gr, gy, y.numel(), BLOCK, num_warps=8)
+        return gr, gy
+
+
+class _SquaredRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, k: Tensor) -> Tensor:
+        k = k.contiguous()
+        out = torch.empty_like(k)
+        ctx.save_for_backward(k)
+        _squared[(triton.cdiv(k.numel(), BLOCK),)](k, out, k.numel(), BLOCK, num_warps=8)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (k,) = ctx.saved_tensors
+        gk = torch.empty_like(k)
+        _squared_back[(triton.cdiv(k.numel(), BLOCK),)](
+            k, grads[0].contiguous(), gk, k.numel(), BLOCK, num_warps=8
+        )
+        return gk
+
+
+def gated(r: Tensor, y: Tensor) -> Tensor:
+    """sigmoid(r) * y."""
+    return _Gated.apply(r, y)
+
+
+def squared_relu(k: Tensor) -> Tensor:
+    """relu(k)**2."""
+    return _SquaredRelu.apply(k)
+
+
+def _warps(channels: int) -> int:
+    return max(1, min(16, triton.next_power_of_2(channels) // 256))
+
+
+def _or(x: Tensor | None, other: Tensor) -> Tensor:
+    """A kernel's pointer must point somewhere, also when it is not read."""
+    return other if x is None else x

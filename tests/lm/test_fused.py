@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""The GPU's fused trunk and kernels give the plain path's numbers (here through Triton's interpreter)."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from rusty_r2.lm import fused
+from rusty_r2.lm.rwkv import TinyRWKVLM, shifted
+
+pytestmark = pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def plain(
+    x: Tensor,
+    add: Tensor | None,
+    gate: Tensor | None,
+    norm: nn.LayerNorm,
+    mixes: tuple[Tensor, ...],
+    last: Tensor | None,
+    reset: Tensor | None,
+) -> list[Tensor]:
+    if add is not None:
+        x = x + (add if gate is None else torch.sigmoid(gate) * add)
+    h = norm(x)
+    before = shifted(h, last, reset)
+    return [x, *([torch.lerp(before, h, m) for m in mixes] or [h])]
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize(("mixes", "add", "gate", "last"), [
+    (3, True, True, True), (2, True, False, False), (0, True, True, False), (3, False, False, False),
+    (0, False, False, False),
+])  # fmt: skip
+def test_add_norm_mix(mixes: int, add: bool, gate: bool, last: bool, resets: bool) -> None:
+    from rusty_r2.lm.kernels.triton_mix import add_norm_mix
+
+    torch.manual_seed(0)
+    shape = (2, 37, 24)  # rows of a program end inside a sequence
+    norm = nn.LayerNorm(24).to(DEVICE)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    x, a, g = (torch.randn(shape, device=DEVICE, requires_grad=True) for _ in range(3))
+    ms = [torch.rand(24, device=DEVICE, requires_grad=True) for _ in range(mixes)]
+    seen = torch.randn(2, 24, device=DEVICE, requires_grad=True)
+    reset = (torch.rand(2, 37, device=DEVICE) < 0.2) if resets else None
+    inputs = (x, a if add else None, g if gate else None, norm, tuple(ms), seen if last else None, reset)
+    total, out = add_norm_mix(*inputs)
+    got, want = [total, *out], plain(*inputs)
+    leaves = [x, norm.weight, norm.bias, *ms, *[a] * add, *[g] * gate, *[seen] * last]
+    pull = [torch.randn_like(t) for t in want]
+    ours = torch.autograd.grad(sum((t * p).sum() for t, p in zip(got, pull, strict=True)), leaves)
+    theirs = torch.autograd.grad(sum((t * p).sum() for t, p in zip(want, pull, strict=True)), leaves)
+    for one, other in zip([*got, *ours], [*want, *theirs], strict=True):
+        assert torch.allclose(one, other, atol=2e-5, rtol=1e-4)
+
+
+def test_gates() -> None:
+    from rusty_r2.lm.kernels.triton_mix import gated, squared_relu
+
+    r, y = (torch.randn(3, 700, device=DEVICE, requires_grad=True) for _ in range(2))
+    pull = torch.randn(3, 700, device=DEVICE)
+    for ours, theirs in (
+        (gated(r, y), torch.sigmoid(r) * y),
+        (squared_relu(r), torch.relu(r).square()),
+    ):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+        got = torch.autograd.grad(ours, (r, y), pull, allow_unused=True)
+        want = torch.autograd.grad(theirs, (r, y), pull, allow_unused=True)
+        assert all(a is b is None or torch.allclose(a, b, atol=1e-6) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_the_fused_trunk_is_the_trunk(carried: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = TinyRWKVLM(50, d_embed=8, d_hidden=24, n_layers=2).to(DEVICE)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.2)
+    ids = torch.randint(0, 50, (2, 21), device=DEVICE)
+    reset = torch.rand(2, 21, device=DEVICE) < 0.1 if carried else None
+    state = model.trunk(torch.randint(0, 50, (2, 4), device=DEVICE))[1].detach() if carried else None
+    parameters = [p for name, p in model.named_parameters() if "head" not in name]
+    hidden, end = fused.trunk(model, ids, state, reset)
+    monkeypatch.setenv("RUSTY_FUSED", "0")
+    want, want_end = model.trunk(ids, state, reset=reset)
+    assert torch.allclose(hidden, want, atol=1e-4) and torch.allclose(end, want_end, atol=1e-4)
+    pull = torch.randn_like(want)
+    ours = torch.autograd.grad((hidden * pull).sum() + end[:, :4].sum(), parameters)
+    theirs = torch.autograd.grad((want * pull).sum() + want_end[:, :4].sum(), parameters)
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a - b).abs().max() <= 1e-4 * b.abs().max() + 1e-5
+
+
+def test_it_is_for_gpus() -> None:
+    model = TinyRWKVLM(50, 8, 16, 1)
+    assert not fused.suits(model, torch.zeros(1, 4, dtype=torch.long))
