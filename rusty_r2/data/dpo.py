@@ -56,7 +56,8 @@ def dpo_rows(judged: Sequence[Judged], config: DPORowsConfig) -> tuple[list[DPOE
     examples = []
     for group in grouping.groups(judged, report):
         pairs = _pairs(group, config)
-        report.left_out["no clearly better or worse answer"] += len(group) - 2 * len(pairs)
+        if len(group) > 2 * len(pairs):
+            report.left_out["no clearly better or worse answer"] += len(group) - 2 * len(pairs)
         examples += pairs
     examples.sort(key=lambda example: rows.rank(config.seed, "".join(example.trace_ids)))
     if config.max_examples is not None and len(examples) > config.max_examples:
@@ -71,7 +72,7 @@ def dpo_rows(judged: Sequence[Judged], config: DPORowsConfig) -> tuple[list[DPOE
 def _pairs(group: Sequence[Judged], config: DPORowsConfig) -> list[DPOExample]:
     worth = raw_rewards(group)
     order = sorted(range(len(group)), key=lambda at: (-worth[at], group[at].trace.trace_id))
-    found = []
+    found: list[DPOExample] = []
     for best, worst in zip(order[: len(order) // 2], reversed(order), strict=False):
         if worth[best] - worth[worst] < max(config.margin, 1e-9) or len(found) >= config.max_pairs:
             break

@@ -5,8 +5,8 @@
     GRPODatasetBuilder().build_dataset(traces)    the same in code
 
 A group is made of recorded traces with exactly the same prompt (and task); nothing is invented to fill it.
-`rewards` are normalised within the group, as the document has them; `raw_rewards`, `advantages` (raw minus the
-group's mean), reward parts and trace ids stand beside them. A person's label counts as a reward of 1 or 0.
+`rewards` are normalised within the group; `raw_rewards`, `advantages` (raw minus the group's mean), reward
+parts and trace ids stand beside them. A person's label counts as a reward of 1 or 0.
 Larger groups become several rows of at most `num_completions`, so nothing is thrown away.
 """
 
@@ -161,7 +161,7 @@ class GRPODatasetBuilder:
     ) -> list[GRPOExample]:
         """Ask an agent the recorded requests again, and make groups of what it really answers.
 
-        The function takes a request and returns a text, or an awaitable of one; a running loop is no obstacle."""
+        The function takes a request and returns a text or an awaitable of one, in a running loop too."""
         made = list(traces)
         for query, known in self.group_traces_by_query(made).items():
             for _ in range(max(0, num_generations - len(known))):

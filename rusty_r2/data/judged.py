@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from rusty_r2 import archive
+from rusty_r2.data import rows
 from rusty_r2.data.dedup import Seen
 from rusty_r2.data.rows import Form, Report, completion_of, digest, has_words, prompt_of
 from rusty_r2.errors import ConfigError, DataError
@@ -105,10 +106,12 @@ def gather(config: SourceConfig) -> tuple[list[ExecutionTrace], list[str]]:
             traces, problems = _of_agent(store, config.agent), []
             where = store.where
     else:
-        with tempfile.TemporaryDirectory(prefix="rusty-rows-") as folder:
-            with TraceStore(Path(folder) / "traces.db") as store:
-                problems = archive.load(store, config.source).problems
-                traces = _of_agent(store, config.agent)
+        with (
+            tempfile.TemporaryDirectory(prefix="rusty-rows-") as folder,
+            TraceStore(f"{folder}/t.db") as store,
+        ):
+            problems = archive.load(store, config.source).problems
+            traces = _of_agent(store, config.agent)
         where = str(config.source)
     if not traces:
         who = f" of the agent {config.agent}" if config.agent else ""
@@ -155,7 +158,7 @@ def usable(judged: Iterable[Judged], report: Report) -> list[Judged]:
             report.left_out["no request"] += 1
         elif not has_words(completion_of(one.trace)):
             report.left_out["no answer"] += 1
-        elif one.score.masked and not by_person(one.trace):
+        elif one.trace.ended == "masked" or (one.score.masked and not by_person(one.trace)):
             report.left_out["the sandbox failed"] += 1
         elif one.value is None and one.known_label is None:
             report.left_out["no reward applies"] += 1
@@ -198,3 +201,17 @@ def words_of(trace: ExecutionTrace) -> str:
 def _word_ids(trace: ExecutionTrace) -> Any:
     text = f"{trace.user_query}\n{completion_of(trace, 'plain')}"
     return np.array([zlib.crc32(word.encode("utf-8", "replace")) for word in text.split()], np.uint64)
+
+
+def write_rows(
+    report: Report, examples: Sequence[Any], output: Path, kind: str, problems: Sequence[str] = ()
+) -> str:
+    """Write the rows of both splits; returns what a person should read."""
+    shown = [*problems[:10], *([f"… {len(problems) - 10} more"] if len(problems) > 10 else [])]
+    lines = [*(f"passed over: {line}" for line in shown), report.table(f"{kind} rows")]
+    path = rows.save((one.to_dict() for one in examples if one.split == "train"), output)
+    lines.append(str(path))
+    if any(one.split == "eval" for one in examples):
+        kept_out = (one.to_dict() for one in examples if one.split == "eval")
+        lines.append(str(rows.save(kept_out, rows.eval_path(path))))
+    return "\n".join([*lines, f"next: rusty train {kind} --data {path}"])

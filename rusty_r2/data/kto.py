@@ -12,13 +12,13 @@ balance, and the report says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rusty_r2.data import rows
-from rusty_r2.data.judged import ALIKE, Judged, SourceConfig, distinct, gather, judge, usable
+from rusty_r2.data.judged import ALIKE, Judged, SourceConfig, distinct, gather, judge, usable, write_rows
 from rusty_r2.data.rows import Form, Report, Text
 from rusty_r2.rewards.engine import RewardEngine
 from rusty_r2.rewards.learned import by_person
@@ -126,7 +126,10 @@ class KTODatasetBuilder:
         return self.build_dataset(loader.load_all_traces(), **kw)
 
     def save_dataset(
-        self, examples: Iterable[KTOExample], output_path: str | Path, format: str = "jsonl"
+        self,
+        examples: Iterable[KTOExample],
+        output_path: str | Path,
+        format: str = "jsonl",  # noqa: A002
     ) -> Path:
         return rows.save((example.to_dict() for example in examples), output_path, format)
 
@@ -180,8 +183,8 @@ class KTODatasetBuilder:
             for some in classes:
                 some.sort(key=lambda one: not by_person(one.trace))
                 wanted |= {one.trace.trace_id for one in some[:size]}
-        self.report.left_out["to balance good and bad"] += len(kept) - len(wanted)
-        self.report.left_out += type(self.report.left_out)()
+        if len(wanted) < len(kept):
+            self.report.left_out["to balance good and bad"] += len(kept) - len(wanted)
         return [one for one in kept if one.trace.trace_id in wanted]
 
     def _tell(self, examples: Sequence[KTOExample], kept: Sequence[Judged]) -> None:
@@ -207,7 +210,7 @@ def build(config: KTORowsConfig) -> str:
     if config.labeled_only:
         judged = [one for one in judged if one.known_label is not None]
     examples = builder.build_judged(judged, config.balance, config.max_examples)
-    return write(builder.report, examples, config, "kto", problems)
+    return write_rows(builder.report, examples, config.output, "kto", problems)
 
 
 def make_builder(config: KTORowsConfig) -> KTODatasetBuilder:
@@ -220,19 +223,3 @@ def make_builder(config: KTORowsConfig) -> KTODatasetBuilder:
         alike=config.alike,
         seed=config.seed,
     )
-
-
-def write(
-    report: Report, examples: Sequence[Any], config: Any, kind: str, problems: Sequence[str] = ()
-) -> str:
-    """Write the rows of both splits; returns what a person should read."""
-    shown = [*problems[:10], *([f"… {len(problems) - 10} more"] if len(problems) > 10 else [])]
-    lines = [*(f"passed over: {line}" for line in shown), report.table(f"{kind} rows")]
-    by_split: Mapping[str, list[Any]] = {"train": [], "eval": []}
-    for example in examples:
-        by_split[example.split].append(example.to_dict())
-    path = rows.save(by_split["train"], config.output)
-    lines.append(str(path))
-    if by_split["eval"]:
-        lines.append(str(rows.save(by_split["eval"], rows.eval_path(path))))
-    return "\n".join([*lines, f"next: rusty train {kind} --data {path}"])

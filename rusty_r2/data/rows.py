@@ -140,7 +140,11 @@ def apart(rows: Sequence[Key], prompts: Sequence[str]) -> list[Key]:
 # ── files ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def save(rows: Iterable[Mapping[str, Any]], path: str | Path, format: str = "jsonl") -> Path:
+def save(
+    rows: Iterable[Mapping[str, Any]],
+    path: str | Path,
+    format: str = "jsonl",  # noqa: A002
+) -> Path:
     """Write rows: one JSON object a line, or one JSON list, or Parquet."""
     found = list(rows)
     if format == "jsonl":

@@ -138,16 +138,21 @@ def _idle_command(command: str) -> bool:
     return all(_IDLE_WORD.match(part) for part in parts)
 
 
+_REFUSED = re.compile(r"exit [1-9]|stopped: |SYSTEM_MSG: ")
+"""how the gym's answer begins where a command failed or a file was not written"""
+
+
 def _from_step(step: Any) -> Call | None:
     action = step.action
     if action is None:
         return Call("malformed", False, step.reply[:MAX_READ], step.observation)
     if isinstance(action, Msg):
         return None
+    ok = bool(step.ok) and not _REFUSED.match(step.observation)
     if isinstance(action, Cmd):
-        return Call("CMD", bool(step.ok), action.command, step.observation)
+        return Call("CMD", ok, action.command, step.observation)
     assert isinstance(action, Edit)
-    return Call("EDIT", bool(step.ok), f"write {action.path}", step.observation, action.path, action.content)
+    return Call("EDIT", ok, f"write {action.path}", step.observation, action.path, action.content)
 
 
 _PATH_KEYS = ("path", "file_path", "filename", "file", "filepath", "target_file", "notebook_path")
