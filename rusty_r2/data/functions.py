@@ -106,13 +106,15 @@ def _bare(node: ast.FunctionDef, head: str) -> str:
 
 def _imports(tree: ast.Module) -> dict[str, str]:
     """Names that a module imports from the standard library, and the line that does it."""
-    found = {}
+    found: dict[str, str] = {}
     for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            continue  # from the package itself
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] in _LIBRARY and "." not in alias.name:
                     found[alias.asname or alias.name] = ast.unparse(ast.Import([alias]))
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module in _LIBRARY:
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _LIBRARY:
             for alias in node.names:
                 line = ast.unparse(ast.ImportFrom(node.module, [alias], 0))
                 found[alias.asname or alias.name] = line

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Episodes become rows for the trainer: several to a row, none cut, loss on Rusty's own words only.
+
+    source = EpisodeRows.read(tokenizer, Path("episodes.jsonl"), length=1024, batch=32)
+    source.rows(step, range(32))         # ids, targets, mask, reset: (rows, length)
+
+Every episode begins with <bos>, where the state is forgotten, so what stands beside it in a row does not
+matter; rows are packed once and their order is shuffled anew each epoch. The rows of a step depend on the
+seed, the step and the row's number alone (as in data/shards.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rusty_r2.data.episode import Episode, read
+from rusty_r2.data.shards import Rows
+from rusty_r2.errors import DataError
+from rusty_r2.lm.chat import encode_conversations
+from rusty_r2.lm.tokenizer import BOS, PAD, Tokenizer
+
+OPEN = 32
+"""rows that are being filled at the same time"""
+Encoded = tuple[NDArray[np.uint16], NDArray[np.bool_]]
+"""the ids of an episode, and which of them are Rusty's own"""
+
+
+class EpisodeRows:
+    """Packed episodes. `dropped` of `episodes` were longer than a row."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, episodes: Iterable[Episode], *, length: int, batch: int, seed: int = 0
+    ) -> None:
+        self.length, self.batch, self.seed = length, batch, seed
+        encoded = list(_encoded(tokenizer, episodes))
+        fitting = [(ids, own) for ids, own in encoded if len(ids) <= length]
+        self.episodes, self.dropped = len(encoded), len(encoded) - len(fitting)
+        if not fitting:
+            advice = "Type: rusty data episodes --help"
+            raise DataError(f"none of {self.episodes} episodes fits a row of {length} tokens. {advice}")
+        self.tokens = sum(len(ids) for ids, _ in fitting)
+        self.supervised = int(sum(own.sum() for _, own in fitting))
+        if self.supervised in (0, self.tokens):
+            share = 100 * self.supervised // self.tokens
+            raise DataError(
+                f"{share}% of {self.tokens:,} tokens are supervised: the mask is wrong. Episodes need "
+                "turns of the user and of the assistant. Type: rusty data episodes --help"
+            )
+        random.Random(seed).shuffle(fitting)
+        self._ids, self._own = _pack(fitting, length)
+
+    @classmethod
+    def read(
+        cls, tokenizer: Tokenizer, path: Path, *, length: int, batch: int, seed: int = 0, split: str = "train"
+    ) -> EpisodeRows:
+        """Rows of an episodes file."""
+        return cls(tokenizer, read(path, split), length=length, batch=batch, seed=seed)
+
+    @property
+    def count(self) -> int:
+        """Rows in an epoch."""
+        return len(self._ids)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.count // self.batch)
+
+    def rows(self, step: int, which: range | None = None) -> Rows:
+        """The rows numbered `which` of step 0, 1, …"""
+        which = range(self.batch) if which is None else which
+        places = [divmod(step * self.batch + row, self.count) for row in which]
+        orders = {epoch: self._order(epoch) for epoch in {epoch for epoch, _ in places}}
+        chosen = [int(orders[epoch][at]) for epoch, at in places]
+        ids, own = self._ids[chosen].astype(np.int64), self._own[chosen]
+        return Rows(ids[:, :-1], ids[:, 1:], own[:, 1:], ids[:, :-1] == BOS)
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        return np.random.default_rng([self.seed, epoch]).permutation(self.count)
+
+
+def _encoded(tokenizer: Tokenizer, episodes: Iterable[Episode], size: int = 512) -> Iterable[Encoded]:
+    left = iter(episodes)
+    while batch := list(islice(left, size)):
+        for ids, own in encode_conversations(tokenizer, [episode.turns for episode in batch]):
+            yield np.array(ids, dtype=np.uint16), np.array(own, dtype=np.bool_)
+
+
+def _pack(fitting: list[Encoded], length: int) -> Encoded:
+    """All rows as one array: first fit into a few open rows; the fullest closes when none has room."""
+    rows: list[list[Encoded]] = []
+    room: list[int] = []
+    open_: list[int] = []
+    for episode in fitting:
+        size = len(episode[0])
+        at = next((row for row in open_ if room[row] >= size), None)
+        if at is None:
+            at = len(rows)
+            rows.append([])
+            room.append(length)
+            open_.append(at)
+            if len(open_) > OPEN:
+                open_.remove(min(open_, key=room.__getitem__))
+        rows[at].append(episode)
+        room[at] -= size
+    ids = np.full((len(rows), length + 1), PAD, dtype=np.uint16)
+    own = np.zeros((len(rows), length + 1), dtype=np.bool_)
+    for number, row in enumerate(rows):
+        used = length - room[number]
+        ids[number, :used] = np.concatenate([words for words, _ in row])
+        own[number, :used] = np.concatenate([mine for _, mine in row])
+    return ids, own
