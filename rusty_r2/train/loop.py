@@ -10,7 +10,11 @@ on the device until they arrive by themselves; nothing here waits for a GPU insi
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import signal
+import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -95,7 +99,7 @@ class Trainer:
     def _learn(self, batch: Batch) -> None:
         """One step: the gradients of all rows, summed over all processes, and down we go."""
         nll, carried = self._gradients(batch)
-        facts = torch.stack([nll, torch.tensor(float(batch.supervised)).to(nll, non_blocking=True)])
+        facts = torch.stack([nll, torch.full_like(nll, batch.supervised)])
         self.world.sum([facts, *self.descent.gradients()])
         nominal = self.rows * batch.ids.shape[1]
         self._norm = self.descent.step(self.rate(self.step), divisor=facts[1].clamp(min=1) / nominal)
@@ -142,8 +146,10 @@ class Trainer:
 
     def loss(self, part: Batch, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Summed loss of the targets that count, and the state after. (`model.loss` with no wait.)"""
+        # compiled for the one shape that learns: evaluation has others, and each would be compiled again
+        trunk = self.trunk if torch.is_grad_enabled() else self.model.trunk
         with self.precision():
-            hidden, after = self.trunk(part.ids, state, reset=part.reset)
+            hidden, after = trunk(part.ids, state, reset=part.reset)
             hidden, targets, where = hidden.flatten(0, 1), part.targets.flatten(), part.where()
             if where is not None:
                 hidden, targets = hidden.index_select(0, where), targets.index_select(0, where)
@@ -169,7 +175,8 @@ class Trainer:
             facts = {"loss/train": loss, "optim/lr": lr, "optim/grad_norm": norm, "optim/skipped": skipped}
             if self.descent.half:
                 facts["optim/loss_scale"] = scale
-            self.log(step, facts | {"time/tokens_per_s": rate, "data/tokens": tokens})
+            facts |= {"time/tokens_per_s": rate, "memory/peak_gb": self._peak() / 1e9, "data/tokens": tokens}
+            self.log(step, facts)
             if skipped > self._said_skipped and not self.descent.half:
                 self.progress.say(f"{skipped - self._said_skipped:.0f} steps were not finite and left out")
             self._said_skipped = skipped
@@ -178,6 +185,13 @@ class Trainer:
                     f"the last {in_a_row:.0f} steps up to {step} were not finite and were left out. "
                     f"Go on from the newest checkpoint with a lower --lr than {lr:.2g}, or --precision fp32"
                 )
+
+    def _peak(self) -> int:
+        """The most bytes in use so far, on the device that learns."""
+        if self.world.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.world.device)
+        kept = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return kept if sys.platform == "darwin" else kept * 1024
 
 
 class Gauge:
@@ -217,10 +231,14 @@ def _out_of_memory(error: BaseException) -> str:
 
 
 class Stop:
-    """Ctrl-C and SIGTERM ask; the loop ends after its step. A second Ctrl-C does not wait."""
+    """Ctrl-C and SIGTERM ask, the loop ends after its step; a second Ctrl-C, a while later, does not wait.
+
+    (torchrun repeats a Ctrl-C to processes that have heard it already: that one is no second wish.)
+    """
 
     def __init__(self) -> None:
         self.asked = ""
+        self._when = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Stop:
@@ -234,9 +252,10 @@ class Stop:
             signal.signal(number, handler)
 
     def _hear(self, number: int, _: FrameType | None) -> None:
-        if self.asked:
+        alone = "TORCHELASTIC_RUN_ID" not in os.environ
+        if self.asked and number == signal.SIGINT and alone and time.monotonic() > self._when + 1:
             raise KeyboardInterrupt
-        self.asked = signal.Signals(number).name
+        self.asked, self._when = signal.Signals(number).name, time.monotonic()
 
 
 @torch.no_grad()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """How far a training run is, on one line: `step 120/1000  loss 3.214  9,871 tok/s  4 min left`.
 
-On a terminal the line is rewritten in place; anywhere else (a file, a pipe, a log of CI) each one is a
-line of its own. Everything else that a run wants to say goes through `say`, so that it does not land
-in the middle of the live line. Only the first of several processes speaks.
+On a terminal the line is rewritten in place; anywhere else (a file, a pipe, a log of CI) there is one
+every few seconds, and the last. Everything else that a run wants to say goes through `say`, so that it
+does not land in the middle of the live line. Only the first of several processes speaks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import time
 from collections import deque
 from typing import TextIO
 
+PLAIN_EVERY = 5.0
+"""seconds between two lines where nothing can be rewritten"""
 REMEMBER = 8
 """reports over which the speed is taken: a pause for evaluation is soon forgotten"""
 
@@ -26,6 +28,7 @@ class Progress:
         self.stream = stream if stream is not None else sys.stderr
         self._live = self.stream.isatty()
         self._width = 0
+        self._shown = float("-inf")
         self._paused = 0.0
         self._seen: deque[tuple[float, int, int]] = deque(maxlen=REMEMBER)
         self.begin_at(0)
@@ -44,7 +47,9 @@ class Progress:
         rate = (tokens - tokens_then) / elapsed
         left = (self.total - step) * elapsed / max(1, step - step_then)
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in facts.items())
-        self._show(f"step {step:,}/{self.total:,}  {numbers}  {rate:,.0f} tok/s  {spell(left)} left")
+        if self._live or step == self.total or time.monotonic() >= self._shown + PLAIN_EVERY:
+            self._shown = time.monotonic()
+            self._show(f"step {step:,}/{self.total:,}  {numbers}  {rate:,.0f} tok/s  {spell(left)} left")
         return rate
 
     def pause(self, seconds: float) -> None:

@@ -21,7 +21,7 @@ from rusty_r2.errors import ConfigError
 from rusty_r2.hardware import detect_hardware
 from rusty_r2.lm import checkpoint
 from rusty_r2.lm.rwkv import PRESETS, TinyRWKVLM
-from rusty_r2.lm.tokenizer import VOCAB
+from rusty_r2.lm.tokenizer import END, EOS, VOCAB
 from rusty_r2.run import Run
 from rusty_r2.train import resume
 from rusty_r2.train.batches import Source
@@ -34,6 +34,8 @@ from rusty_r2.train.supervised import MAY_CHANGE, SupervisedConfig, start_of, wh
 
 SAMPLE_PROMPT = 16
 """held-out tokens that a sample goes on from"""
+SAMPLE_SHOWN = 200
+"""characters of them that are shown"""
 
 
 def choose_device(asked: str) -> str:
@@ -54,16 +56,19 @@ def choose_precision(asked: str, device: str) -> torch.dtype | None:
         raise ConfigError("fp16 on a CPU is many times slower than fp32. Type: --precision fp32")
     if asked == "auto" and device == "cuda":
         asked = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-    elif asked == "auto":
-        asked = "bf16" if detect_hardware().has_cpu_bf16 else "fp32"
+    elif device == "cpu" and asked in ("auto", "bf16"):
+        able = detect_hardware().has_cpu_bf16
+        if asked == "bf16" and not able:
+            raise ConfigError("this CPU has no bf16 instructions: it would crawl. Type: --precision fp32")
+        asked = "bf16" if able else "fp32"
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[asked]
 
 
 class Session:
     """One call of `train`: the parts put together, and what happens between steps."""
 
-    def __init__(self, config: SupervisedConfig, world: World, stop: Stop) -> None:
-        self.config, self.world, self.stop = config, world, stop
+    def __init__(self, config: SupervisedConfig, world: World) -> None:
+        self.config, self.world, self.stop = config, world, Stop()
         self.deadline = time.monotonic() + (config.max_minutes * 60 or float("inf"))
         self.rows = config.batch_size * config.grad_accum_steps
         self.progress = Progress(config.max_steps, quiet=not world.first)
@@ -76,7 +81,8 @@ class Session:
         with contextlib.nullcontext() if self.run is None else self.run:
             self.trainer = self._trainer()
             self.progress.say(self._introduction())
-            self.trainer.fit(self._after_step)
+            with self.stop:
+                self.trainer.fit(self._after_step)
             if self.run is not None and self.trainer.step < self.config.max_steps:
                 self.run.close("stopped")
         self.progress.close()
@@ -191,12 +197,12 @@ class Session:
             self.progress.say(text)
 
     def _sample(self, source: Source) -> str:
-        """What the model makes of the beginning of a held-out row."""
-        prompt = source.rows(0, range(1)).ids[0, :SAMPLE_PROMPT]
-        made = continuation(
-            self.trainer.model, prompt.tolist(), tokens=self.config.sample_tokens, seed=self.config.seed
-        )
-        return f"{self.tokenizer.decode(prompt)} ▸ {self.tokenizer.decode(made)}"
+        """What the model makes of the beginning of a held-out row, or of the request in it."""
+        row = source.rows(0, range(1))
+        asked = row.ids[0, : max(SAMPLE_PROMPT, int(row.mask[0].argmax()) + 1)].tolist()
+        tokens, seed = self.config.sample_tokens, self.config.seed
+        made = continuation(self.trainer.model, asked, tokens=tokens, seed=seed)
+        return f"{self.tokenizer.decode(asked)[-SAMPLE_SHOWN:]} ▸ {self.tokenizer.decode(made)}"
 
     def _save(self) -> None:
         trainer = self.trainer
@@ -218,6 +224,7 @@ class Session:
             f"{size / 1e6:.1f} M parameters on {self.world.size} x {self.world.device.type} in {kind}; "
             f"{step_tokens:,} tokens a step, {passes:.2g} passes over {self.data.tokens:,}; {self.folder}"
             + (f" from step {trainer.step}" if trainer.step else "")
+            + (f"\n{self.data.note}" if self.data.note else "")
         )
 
     def _farewell(self) -> str:
@@ -241,5 +248,7 @@ def continuation(model: TinyRWKVLM, prompt: list[int], *, tokens: int, seed: int
         logits, _, state = model(ids, state)
         odds = torch.softmax(logits[0, -1].float().cpu() / 0.8, dim=-1)
         made.append(int(torch.multinomial(odds, 1, generator=chance)))
+        if made[-1] in (EOS, END):
+            break
         ids = torch.tensor([[made[-1]]], device=device)
     return made

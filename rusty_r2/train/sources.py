@@ -12,15 +12,25 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from rusty_r2.config import home
+from rusty_r2.data.dedup import rank_of
+from rusty_r2.data.episode import Episode, read
+from rusty_r2.data.packed import EpisodeRows
 from rusty_r2.data.shards import Shards, read_manifest
-from rusty_r2.errors import ConfigError
+from rusty_r2.errors import ConfigError, DataError
+from rusty_r2.files import digest
+from rusty_r2.lm.documents import is_jsonl, records
 from rusty_r2.lm.tokenizer import Tokenizer
 from rusty_r2.train.batches import Source
 from rusty_r2.train.distributed import World
 
 EVAL_ROWS = 16
 """rows of one step of evaluation: fixed, so that runs with other batches read the same held-out text"""
+
+HELD_OUT = 0.01
+"""share of the episodes that are never learned from"""
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,8 @@ class Data:
     """in one pass over everything"""
     fingerprint: str
     """changes when the rows would"""
+    note: str = ""
+    """what a person should know about them"""
 
 
 def open_data(path: Path, tokenizer: Path | None, world: World, ask: Ask) -> tuple[Data, Tokenizer]:
@@ -64,8 +76,8 @@ def open_data(path: Path, tokenizer: Path | None, world: World, ask: Ask) -> tup
     words = Tokenizer.load(tokenizer)
     if not path.exists():
         raise ConfigError(f"{path} does not exist. Make a corpus: rusty data corpus --output-dir {path}")
-    if path.is_file() and path.suffix == ".jsonl":
-        raise NotImplementedError
+    if is_episodes(path):
+        return open_episodes(path, words, ask), words
     if not (path / "manifest.json").exists():
         path = world.tell(shards_of_text(path, tokenizer, words) if world.first else path)
     return open_shards(path, words, ask), words
@@ -112,3 +124,38 @@ def _held_out(folder: Path, ask: Ask) -> HeldOut | None:
     whole = shards.tokens // (EVAL_ROWS * ask.length)
     steps = max(1, min(whole, ask.eval_tokens // (EVAL_ROWS * ask.length)))
     return HeldOut(shards, steps, EVAL_ROWS, shards.text_bytes / (shards.tokens - shards.documents))
+
+
+def is_episodes(path: Path) -> bool:
+    """Whether a file's first record is a conversation."""
+    return path.is_file() and is_jsonl(path) and "turns" in next(iter(records(path)), {})
+
+
+def open_episodes(path: Path, words: Tokenizer, ask: Ask) -> Data:
+    """Conversations, supervised where Rusty speaks; one in a hundred is held out, by a hash of its words."""
+    if ask.carry:
+        raise ConfigError(
+            f"{path} holds episodes: nothing goes on from one to the next. Leave out --carry-state"
+        )
+    groups: tuple[list[Episode], list[Episode]] = ([], [])
+    for episode in read(path):
+        groups[rank_of(str(episode.turns)) < HELD_OUT].append(episode)
+    train = EpisodeRows(words, groups[0], length=ask.length, batch=ask.rows, seed=ask.seed)
+    note = f"{train.supervised / train.tokens:.0%} of the tokens are supervised"
+    if train.dropped:
+        note += f"; {train.dropped:,} of {train.episodes:,} episodes are longer than --seq-len and left out"
+    fingerprint = f"{digest(path)[:12]}-{words.fingerprint}-{ask.length}"
+    held_out = _held_out_episodes(words, groups[1], ask) if groups[1] else None
+    return Data(train, held_out, train.count * ask.length, fingerprint, note)
+
+
+def _held_out_episodes(words: Tokenizer, episodes: list[Episode], ask: Ask) -> HeldOut | None:
+    try:
+        rows = EpisodeRows(words, episodes, length=ask.length, batch=EVAL_ROWS)
+    except DataError:  # the few there are do not fit
+        return None
+    steps = max(1, min(rows.count, ask.eval_tokens // ask.length) // EVAL_ROWS)
+    sizes = np.array([len(word) for word in words.token_bytes])
+    seen = [rows.rows(step) for step in range(steps)]
+    size = sum(int(sizes[part.targets[part.mask]].sum()) for part in seen)
+    return HeldOut(rows, steps, EVAL_ROWS, size / sum(part.supervised for part in seen))

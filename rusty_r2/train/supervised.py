@@ -104,12 +104,11 @@ def train(config: SupervisedConfig) -> Path:
     """Train, and return the run's folder."""
     need("torch", extra="train")
     from rusty_r2.train.distributed import join
-    from rusty_r2.train.loop import Stop
     from rusty_r2.train.session import Session, choose_device
 
     _check(config)
-    with join(choose_device(config.device)) as world, Stop() as stop:
-        return Session(config, world, stop).go()
+    with join(choose_device(config.device)) as world:
+        return Session(config, world).go()
 
 
 def _check(config: SupervisedConfig) -> None:

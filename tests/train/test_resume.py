@@ -42,20 +42,20 @@ def command(choices):
 
 
 def stop_with(number, choices, after_steps, delay):
-    """Run the command, and send the signal a moment after it has said that so many steps are done."""
+    """Run the command, and send the signal a moment after it has logged so many steps of its own."""
+    log = choices["checkpoints_dir"] / "metrics.jsonl"
     child = subprocess.Popen(
         command(choices), stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
-    said = []
-    for line in child.stderr:
-        said.append(line)
-        if len([1 for earlier in said if earlier.startswith("step")]) >= after_steps:
-            break
+    said = child.stderr.readline()  # introduces itself: what an earlier try logged too much is cut off by now
+    before = log.read_text().count("\n")
+    while log.read_text().count("\n") < before + after_steps and child.poll() is None:
+        time.sleep(0.01)
     time.sleep(delay)
     child.send_signal(number)
-    said += child.stderr.readlines()
+    said += child.stderr.read()
     child.stderr.close()
-    return child.wait(timeout=60), "".join(said)
+    return child.wait(timeout=60), said
 
 
 def outcome(folder):

@@ -17,10 +17,12 @@ torch = pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
 import numpy as np  # noqa: E402
 
 from rusty_r2 import config, run  # noqa: E402
+from rusty_r2.data.episode import ask  # noqa: E402
 from rusty_r2.data.shards import Rows  # noqa: E402
 from rusty_r2.errors import ConfigError, RustyError, TrainingError  # noqa: E402
 from rusty_r2.lm import checkpoint  # noqa: E402
 from rusty_r2.lm.rwkv import PRESETS, TinyRWKVLM  # noqa: E402
+from rusty_r2.protocol import Cmd  # noqa: E402
 from rusty_r2.train.distributed import World  # noqa: E402
 from rusty_r2.train.loop import Trainer  # noqa: E402
 from rusty_r2.train.optim import Descent, groups, optimizer  # noqa: E402
@@ -251,6 +253,7 @@ def test_a_run_is_not_overwritten(tmp_path, shards, words):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler meets its own old parts
 def test_a_compiled_model_learns_the_same_and_saves_plain_names(tmp_path, shards, words):
     plain = train(options(shards, words, tmp_path, checkpoints_dir=tmp_path / "a"))
     fast = train(options(shards, words, tmp_path, checkpoints_dir=tmp_path / "b", compile=True))
@@ -268,3 +271,35 @@ def test_gradient_checkpointing_learns_the_same(tmp_path, shards, words):
     )
     a, b = (checkpoint.load(folder / "step_000002").state_dict() for folder in (plain, again))
     assert all(torch.allclose(a[name], b[name], atol=1e-6) for name in a)
+
+
+def episodes_at(path, *, learned=True):
+    turns = [ask("CMD", "test", f"show file number {n}", Cmd(f"cat file_{n}.txt")).turns for n in range(300)]
+    told = [
+        [*turn, *([] if learned or turn[0] != "assistant" else [False])] for turns in turns for turn in turns
+    ]
+    grouped = [told[at : at + 3] for at in range(0, len(told), 3)]
+    path.write_text("".join(json.dumps({"kind": "CMD", "turns": turns}) + "\n" for turns in grouped))
+    return path
+
+
+def test_episodes_teach_what_rusty_says_and_nothing_else(tmp_path, words, capfd):
+    path = episodes_at(tmp_path / "episodes.jsonl")
+    folder = train(options(path, words, tmp_path, seq_len=1024, max_steps=30, lr=6e-3, batch_size=2))
+    said = capfd.readouterr().err
+    assert "of the tokens are supervised" in said and "are longer than" not in said
+    losses = [line["loss/train"] for line in run.metrics(folder) if "loss/train" in line]
+    assert losses[-1] < 0.5 * losses[0]
+    (bits,) = (line["eval/bits_per_byte"] for line in run.metrics(folder) if "eval/bits_per_byte" in line)
+    assert 0 < bits < 2
+
+
+def test_episodes_with_nothing_to_learn_stop_at_once(tmp_path, words):
+    path = episodes_at(tmp_path / "episodes.jsonl", learned=False)
+    with pytest.raises(RustyError, match="to learn from"):
+        train(options(path, words, tmp_path))
+    with pytest.raises(ConfigError, match="--carry-state"):
+        train(options(episodes_at(path), words, tmp_path, carry_state=True))
+    with pytest.raises(RustyError, match="none of .* episodes fits a row of 8 tokens"):
+        train(options(path, words, tmp_path, seq_len=8))
+    assert not (tmp_path / "run").exists()
