@@ -61,7 +61,8 @@ def documents(root: Path, *, licence: str = "unknown") -> Iterator[Document]:
         else:
             text = read_text(path)
             if text is not None and text.strip():
-                yield Document(text, root.name, licence, str(path.relative_to(root)))
+                place = path.name if path == root else path.relative_to(root).as_posix()
+                yield Document(text, root.name, licence, place)
 
 
 def files_below(root: Path) -> Iterator[Path]:

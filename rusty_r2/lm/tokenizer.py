@@ -163,12 +163,14 @@ def build(config: TokenizerConfig) -> str:
         raise ConfigError(f"--vocab-size must be above {smallest} and at most 65536, not {config.vocab_size}")
     if not 0 <= config.wrapped <= 1 or config.sample_mb <= 0:
         raise ConfigError("--wrapped must be between 0 and 1, and --sample-mb above 0")
-    taken = [document for root in config.data_dir for document in _sample(root, config.sample_mb)]
+    loud = sys.stderr.isatty()
+    budget = int(config.sample_mb * 1e6)
+    groups = [group for root in config.data_dir for group in _groups(root)]
+    taken = [one for group in _shown(groups, loud) for one in _smallest(group, budget)]
     if not taken:
         raise DataError(
             f"no text below {', '.join(map(str, config.data_dir))}. Give a folder of .txt, .py or .jsonl"
         )
-    loud = sys.stderr.isatty()
     tokenizer = Tokenizer.train(lessons(taken, config.wrapped), size=config.vocab_size, progress=loud)
     folder = tokenizer.save(config.output_dir)
     volume = sum(len(document.text) for document in taken) / 1e6
@@ -198,31 +200,37 @@ def as_reply(document: Document) -> str:
     return render(Msg(text))
 
 
-def _sample(root: Path, megabytes: float) -> list[Document]:
-    """For each JSONL file or dataset below `root`, and for its plain files together, a fair sample."""
+def _groups(root: Path) -> list[Iterable[Document]]:
+    """Each JSONL file and dataset below `root`, and its plain files together."""
     if not root.exists():
         raise DataError(f"{root} does not exist. Give a file or a folder of text, JSONL or datasets")
     found = list(files_below(root))
     alone = [path for path in found if path.is_dir() or is_jsonl(path)]
     plain = [path for path in found if path not in set(alone)]
-    groups: list[Iterable[Document]] = [documents(path) for path in alone]
-    groups.append(document for path in plain for document in documents(path))
-    return [document for group in groups for document in _smallest(group, int(megabytes * 1e6))]
+    together = (document for path in plain for document in documents(path))
+    return [*(documents(path) for path in alone), together]
+
+
+def _shown(groups: list[Iterable[Document]], loud: bool) -> Iterable[Iterable[Document]]:
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(groups, "reading", console=Console(stderr=True), disable=not loud)
 
 
 def _smallest(group: Iterable[Document], budget: int) -> list[Document]:
     """The documents of smallest hash that fit the budget: one pass, and the same whatever the order."""
-    heap: list[tuple[float, str, Document]] = []
+    heap: list[tuple[float, str, int, Document]] = []
     held = 0
-    for document in group:
+    for number, document in enumerate(group):
         rank = _rank(document.text)
         if held > budget and rank >= -heap[0][0]:
             continue
-        heapq.heappush(heap, (-rank, document.path, document))
+        heapq.heappush(heap, (-rank, document.path, number, document))
         held += len(document.text)
-        while held - len(heap[0][2].text) > budget:
-            held -= len(heapq.heappop(heap)[2].text)
-    return [document for _, _, document in sorted(heap, key=lambda item: (-item[0], item[1]))]
+        while held - len(heap[0][3].text) > budget:
+            held -= len(heapq.heappop(heap)[3].text)
+    return [item[3] for item in sorted(heap, key=lambda item: (-item[0], item[1]))]
 
 
 def _rank(text: str) -> float:

@@ -107,7 +107,7 @@ def _corpus(folder: Path) -> Path:
     for number in range(30):
         (folder / "code" / f"m{number}.py").write_text(f"def f{number}(x):\n    return x + {number}\n" * 5)
     rows = [{"text": f"Row {number} says hello to the world.", "licence": "MIT"} for number in range(200)]
-    rows += [{"text": "zzqqzzqq " * 50, "split": "test"}]
+    rows += [{"text": "The same row again."}] * 3 + [{"text": "zzqqzzqq " * 50, "split": "test"}]
     with lzma.open(folder / "rows.jsonl.xz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     return folder
