@@ -12,8 +12,11 @@ through an id-mapped mount: its owner appears as the payload's user, and nothing
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
+import stat
+from collections.abc import Iterator
 from typing import Any
 
 from rusty_r2.gym.levels import kernel
@@ -86,12 +89,14 @@ def _protect(paths: list[str], old: str) -> list[str]:
 
 def _bind_on_itself(root: int, path: str, old: str) -> None:
     with _opened(root, path) as place:
+        if stat.S_ISLNK(os.fstat(place).st_mode):
+            raise OSError(errno.ELOOP, "it is a link")
         name = f"{old}/proc/self/fd/{place}"
         kernel.mount(name, name, flags=kernel.BIND)
 
 
 @contextlib.contextmanager
-def _opened(root: int, path: str) -> Any:
+def _opened(root: int, path: str) -> Iterator[int]:
     descriptor = kernel.open_beneath(root, path, os.O_PATH, resolve=NO_LINKS_BENEATH)
     try:
         yield descriptor

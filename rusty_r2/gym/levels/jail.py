@@ -64,7 +64,7 @@ class Jail:
         try:
             os.setsid()
             kernel.adopt_orphans()
-            if self.landlock >= SCOPED:
+            if self.config["confine"]:
                 kernel.landlock_scope()
             pid = os.fork()
             if pid == 0:
@@ -72,10 +72,8 @@ class Jail:
                 self._confine(request)
                 os.close(status)
                 payload.payload(request, job, fds)
-            for descriptor in {*fds, 0, 1, 2} - {status, fds[payload.CONTROL]}:
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
-            code = self._wait(pid, fds[payload.CONTROL], zygote)
+            status, control, zygote = payload.keep_only(status, fds[payload.CONTROL], zygote)
+            code = self._wait(pid, control, zygote)
             payload.say(status, {"code": code})
             os._exit(0)
         except BaseException as error:
@@ -99,25 +97,22 @@ class Jail:
 
     def _kill_all(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.landlock >= SCOPED:
+            if self.config["confine"]:
                 os.kill(-1, signal.SIGKILL)  # the domain confines it to this run
                 return
             for child in _children():
                 os.kill(child, signal.SIGKILL)
 
     def _confine(self, request: dict[str, Any]) -> None:
-        if not self.config["confine"]:
-            kernel.limit(request["limits"], more_processes=_tasks_of(os.getuid()))
-            return
         kernel.limit(request["limits"], more_processes=_tasks_of(os.getuid()))
-        kernel.no_new_privileges()
-        if self.landlock:
-            kernel.landlock(
-                self.config["read"],
-                [*self.config["write"], *request["write"]],
-                version=self.landlock,
-                tcp=self.config["network"] == "loopback",
-            )
+        if not self.config["confine"]:
+            return
+        kernel.landlock(
+            self.config["read"],
+            [*self.config["write"], *request["write"]],
+            version=self.landlock,
+            tcp=self.config["network"] == "loopback",
+        )
         kernel.install_filter(self.filter)
 
 

@@ -198,7 +198,7 @@ def acting_as(uid: int, gid: int) -> Iterator[None]:
 def limit(limits: Mapping[str, int], *, more_processes: int = 0) -> None:
     """rlimits, hard and soft; what a payload could use to go around them is 0."""
     wanted = {
-        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CORE: 1,  # not 0: that still feeds the host's core dump program, 1 does not
         resource.RLIMIT_AS: limits["mem_process"],
         resource.RLIMIT_FSIZE: limits["fsize"],
         resource.RLIMIT_NOFILE: limits["nofile"],

@@ -9,8 +9,10 @@ happens.
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -56,7 +58,7 @@ class Spawner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = ours
         self._lock = threading.Lock()
-        self._next = 0
+        self._next = self._asked = 0
         boot: dict[str, Any] = {"modules": sources(), "config": config | {"supervisor": os.getpid()}}
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
         with theirs:
@@ -75,7 +77,7 @@ class Spawner:
             if config["level"] == "bwrap":
                 boot["config"]["level"] = "inside bwrap"
                 ours.send(json.dumps(boot).encode())
-            self.notes: list[str] = self._receive()[0]["notes"]
+            self.notes: list[str] = _checked(self._receive()[0])["notes"]
         except BaseException:
             self.close()
             raise
@@ -93,13 +95,18 @@ class Spawner:
             [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         )
         with self._lock:
+            self._asked += 1
+            message = json.dumps(request | {"turn": self._asked}).encode()
             try:
-                self._socket.sendmsg([json.dumps(request).encode()], rights)
+                self._socket.sendmsg([message], rights)
             except OSError as error:
-                raise SandboxError(
-                    f"the sandbox's spawner is gone ({error}). Try again; see: rusty doctor"
-                ) from error
-            return self._receive()
+                raise SandboxError(f"the sandbox's spawner is gone ({error}). See: rusty doctor") from error
+            while True:
+                reply, found = self._receive()
+                if reply["turn"] == self._asked:
+                    break
+                _discard(reply, found)  # the answer to a question that was interrupted
+        return _checked(reply), found
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         try:
@@ -113,10 +120,7 @@ class Spawner:
         found = array.array("i")
         for _, _, rights in ancillary:
             found.frombytes(rights[: len(rights) - len(rights) % found.itemsize])
-        reply = json.loads(data)
-        if "error" in reply:
-            raise SandboxError(f"the sandbox could not be set up: {reply['error']}. See: rusty doctor")
-        return reply, list(found)
+        return json.loads(data), list(found)
 
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -129,3 +133,17 @@ class Spawner:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    if "error" in reply:
+        raise SandboxError(f"the sandbox could not be set up: {reply['error']}. See: rusty doctor")
+    return reply
+
+
+def _discard(reply: dict[str, Any], descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        if "pid" in reply:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        os.close(descriptor)

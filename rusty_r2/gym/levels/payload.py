@@ -38,17 +38,28 @@ def child(
         if pid == 0:
             os.close(fds[STATUS])
             payload(request, job, fds)
-        for descriptor in {*fds, 0, 1, 2} - {fds[STATUS]}:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        (status,) = keep_only(fds[STATUS])
         finished = -1
         while finished != pid:
             finished, code = os.wait()
-        say(fds[STATUS], {"code": os.waitstatus_to_exitcode(code)})
+        say(status, {"code": os.waitstatus_to_exitcode(code)})
         os._exit(0)
     except BaseException as error:
         say(fds[STATUS], {"error": f"{type(error).__name__}: {error}"})
         os._exit(125)
+
+
+def keep_only(*wanted: int) -> list[int]:
+    """Move these to descriptor 3 and up, close all others: an init must not hold the pipes of other runs."""
+    floor = max(*wanted, len(wanted) + 8) + 1
+    high = [os.dup2(descriptor, floor + index, False) for index, descriptor in enumerate(wanted)]
+    kept = [os.dup2(descriptor, 3 + index, False) for index, descriptor in enumerate(high)]
+    kernel.close_from(3 + len(kept))
+    nothing = os.open("/dev/null", os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+    os.close(nothing)
+    return kept
 
 
 def say(status: int, message: dict[str, Any]) -> None:

@@ -39,6 +39,9 @@ NUMBERS: dict[str, dict[str, int]] = {
         "name_to_handle_at": 303, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308,
         "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "finit_module": 313,
         "memfd_create": 319, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
+        "chmod": 90, "chown": 92, "lchown": 94, "utime": 132, "setxattr": 188, "lsetxattr": 189,
+        "removexattr": 197, "lremovexattr": 198, "utimes": 235, "inotify_add_watch": 254, "fchownat": 260,
+        "futimesat": 261, "fchmodat": 268, "utimensat": 280,
     },
     "aarch64": _BOTH | {
         "lookup_dcookie": 18, "ioctl": 29, "mknodat": 33, "umount2": 39, "mount": 40, "pivot_root": 41,

@@ -14,7 +14,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -155,25 +155,31 @@ class SpawnedSandbox(Sandbox):
             in_place=bool(extra) and self._place.by_pidfd,
         )
 
-    def read(self, path: str) -> bytes:
+    @contextlib.contextmanager
+    def _folder(self) -> Iterator[None]:
+        """With the payload's rights, and in a folder of ours whatever mode the payload gave it."""
         self._check_open()
         with kernel.acting_as(self._place.uid, self._place.gid):
+            if self._place.owned:
+                os.fchmod(self._place.folder, 0o755)
+            yield
+
+    def read(self, path: str) -> bytes:
+        with self._folder():
             return files.read(self._place.folder, path, self._limits.disk, owned=self._place.owned)
 
     def write(self, path: str, content: str | bytes) -> None:
-        self._check_open()
         data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
         if not self._place.writable:
             raise PermissionError(errno.EROFS, f"the workspace is read-only: {path!a}")
         clean = os.path.normpath(path)
         if any(clean == kept or clean.startswith(f"{kept}/") for kept in self._place.protect):
             raise PermissionError(errno.EPERM, f"{path!a} is protected")
-        with kernel.acting_as(self._place.uid, self._place.gid):
+        with self._folder():
             files.write(self._place.folder, path, data, owned=self._place.owned)
 
     def files(self) -> dict[str, bytes]:
-        self._check_open()
-        with kernel.acting_as(self._place.uid, self._place.gid):
+        with self._folder():
             return files.collect(self._place.folder, self._limits.disk, owned=self._place.owned)
 
     def close(self) -> None:

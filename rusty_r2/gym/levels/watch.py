@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import threading
@@ -104,10 +105,14 @@ def watch(
     also: Callable[[], Reason | None] | None = None,
 ) -> Result:
     """Until it ends or must end. `also` is asked now and then for another reason to stop."""
+    watching = _Watch(process, limits, stdin, cancel, also)
     try:
-        return _Watch(process, limits, stdin, cancel, also).result(level, degraded)
-    finally:
+        return watching.result(level, degraded)
+    except BaseException:  # Ctrl-C too: nothing may live when we leave
         process.kill("cancelled")
+        watching.wait_for_end()
+        raise
+    finally:
         process.close()
 
 
@@ -147,6 +152,13 @@ class _Watch:
             self._drain(stream, kept)
         return self._sum_up(level, degraded)
 
+    def wait_for_end(self) -> None:
+        end = time.monotonic() + GRACE_S
+        while not self.over and time.monotonic() < end:
+            select.select([self.process.status], [], [], TICK_S)
+            data = _read(self.process.status)
+            self.over = data == b"" or b'"wait"' in (data or b"")
+
     def _pause(self) -> float:
         """How long we may sleep: short while there is something to measure, to the deadline at most."""
         elapsed = time.monotonic() - self.start
@@ -165,6 +177,7 @@ class _Watch:
             self.over = self.over or descriptor == self.process.status
         elif descriptor == self.process.status:
             self.told += data[: MAX_STATUS - len(self.told)]
+            self.over = b'"wait"' in self.told
         else:
             self.kept[descriptor].add(data)
 

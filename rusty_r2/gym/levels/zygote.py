@@ -107,23 +107,24 @@ def _answer(
     poll: select.poll,
 ) -> None:
     request, descriptors = _receive(control)
+    turn = request["turn"]
     try:
         if request["op"] == "run":
             pid = spawner.spawn(request, descriptors)
             pidfd = os.pidfd_open(pid)
             running[pidfd] = (pid, os.dup(descriptors[payload.STATUS]))
             poll.register(pidfd, select.POLLIN)
-            _reply(control, {"pid": pid}, [pidfd])
+            _reply(control, {"turn": turn, "pid": pid}, [pidfd])
         elif request["op"] == "open":
             folders = spawner.open(request)
-            _reply(control, {"ok": True}, folders)
+            _reply(control, {"turn": turn}, folders)
             for folder in folders:
                 os.close(folder)
         else:
             spawner.close(request)
-            _reply(control, {"ok": True})
+            _reply(control, {"turn": turn})
     except OSError as error:
-        _reply(control, {"error": f"{request['op']}: {error}"})
+        _reply(control, {"turn": turn, "error": f"{request['op']}: {error}"})
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
