@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from rusty_r2.errors import TaskError
-from rusty_r2.gym.env import CodingEnv, EnvConfig, asks
+from rusty_r2.gym.env import CodingEnv, EnvConfig
 from rusty_r2.gym.verdict import judge
 from rusty_r2.protocol import Action, Cmd, Edit, Msg, render
 from rusty_r2.task import Calls, Code, Task, Tree
@@ -80,8 +80,11 @@ def lint(task: Task) -> Iterator[str]:
     for where, text in said.items():
         yield from (f"{where} holds {what}" for what in _leaks(task, text))
     yield from _reachable(task)
-    if asks(task) and not task.message:
-        yield "the check asks for an answer, but there is no gold message"
+    if isinstance(task.check, Tree) and task.check.answer is not None:
+        if not task.message:
+            yield "the check asks for an answer, but there is no gold message"
+        if _word(task.check.answer, task.prompt):
+            yield "the prompt holds the answer"
 
 
 def _leaks(task: Task, text: str) -> Iterator[str]:
@@ -91,8 +94,7 @@ def _leaks(task: Task, text: str) -> Iterator[str]:
     old = {line.strip() for content in task.files.values() for line in content.splitlines()}
     new = (line.strip() for content in task.solution.values() for line in (content or "").splitlines())
     for line in new:
-        whole = rf"(?<!\w){re.escape(line)}(?!\w)"
-        if line not in old and len(line) >= TELLING and re.search(whole, text):
+        if line not in old and len(line) >= TELLING and _word(line, text):
             yield f"a line of gold: {line}"
     if isinstance(task.check, Calls):
         for case in task.check.cases:
@@ -105,6 +107,11 @@ def _leaks(task: Task, text: str) -> Iterator[str]:
                 yield f"the hidden expected value {value}"
     if isinstance(task.check, Code) and task.check.source.strip() in text:
         yield "the tests"
+
+
+def _word(line: str, text: str) -> bool:
+    """Whether `line` stands in `text` on its own, not as a part of something longer."""
+    return re.search(rf"(?<!\w){re.escape(line)}(?!\w)", text) is not None
 
 
 def _reachable(task: Task) -> Iterator[str]:

@@ -133,6 +133,7 @@ UNFAIR = {
     "the tests": Task(
         "t", "Do.", Code("d.py", "assert d.x == 5\n"), {"d.py": "x = 4", "x": "assert d.x == 5\n"}
     ),
+    "the prompt holds the answer": Task("t", "Are there 3 or not?", Tree(answer="3"), message="3"),
     "no gold message": Task("t", "How many?", Tree(answer="3"), commands=("ls",)),
 }
 

@@ -16,7 +16,7 @@ from rusty_r2.gym.families.base import Draw, Family
 from rusty_r2.gym.families.functions import Function, Recipe, function, outcome, recipes, sample
 from rusty_r2.task import Calls, Task
 
-TABLES = ("arithmetic", "tests", "strings", "lists", "dicts", "choices", "units")
+TABLES = ("arithmetic", "booleans", "strings", "lists", "dicts", "choices", "units")
 WORDINGS = (
     "$file is broken: $call should return $says. Fix it.",
     "Fix the function $f in $file. It should return $says.",

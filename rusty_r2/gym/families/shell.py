@@ -52,8 +52,8 @@ def text(items: list[str]) -> str:
 
 def extras(draw: Draw, taken: Mapping[str, str], count: int) -> dict[str, str]:
     """Other files that must stay as they are."""
-    names = (f"{stem}.txt" for stem in draw.words(words.STEMS, count + len(taken) + 2))
-    return {name: lines(draw, 2) for name in list(names) if name not in taken}
+    names = [f"{stem}.txt" for stem in draw.words(words.STEMS, count + len(taken))]
+    return {name: lines(draw, 2) for name in [name for name in names if name not in taken][:count]}
 
 
 def log(draw: Draw, count: int, users: list[str]) -> list[str]:

@@ -55,7 +55,7 @@ def writer(table: str) -> Callable[[Draw], Task]:
 
 FAMILIES = (
     Family("arithmetic", "return a sum, product, rest or bound of numbers", "write", writer("arithmetic")),
-    Family("tests", "return True or False about numbers and texts", "write", writer("tests")),
+    Family("booleans", "return True or False about numbers and texts", "write", writer("booleans")),
     Family("strings", "change, measure or search a text", "write", writer("strings")),
     Family("lists", "sum, sort, map and filter a list", "write", writer("lists")),
     Family("dicts", "look things up, count and filter in a dictionary", "write", writer("dicts")),
