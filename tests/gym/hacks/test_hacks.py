@@ -21,6 +21,9 @@ from rusty_r2.gym.verdict import judge
 SHORT = Limits(wall_s=2, cpu_s=1, mem_process=512 << 20, mem_tree=512 << 20)
 LEVELS = [report.name for report in probe() if report.available and report.name != "off"]
 BATTERY = {hack.name: hack for hack in hacks.battery()}
+REACHING = """kill_everything look_into_proc leave_for_next_time own_modules answer_twice fork_parent_exits
+forge_all_descriptors close_channel exec_true crash_interpreter""".split()
+"""hacks that reach beyond their own process"""
 SENTINEL = "ALL TESTS PASSED"
 CASES = f"CASES = {list(hacks.CASES)!r}\n"
 PLAIN = """
@@ -91,8 +94,11 @@ def test_honest_work_is_told_from_wrong(task):
 @pytest.mark.parametrize("task", hacks.TASKS, ids=lambda task: task.name)
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_hack_is_paid(level, task):
+    battery = hacks.battery()
     if level != LEVELS[0] and task.name not in ("calls", "asserts"):
         pytest.skip("the strongest level has them all; two kinds of check are enough for the others")
+    if level == "bwrap":  # each sandbox starts an interpreter there
+        battery = tuple(BATTERY[name] for name in REACHING)
 
     def fooled(hack: hacks.Hack) -> str:
         verdict = judge(task, {hacks.PATH: hack.source}, limits=SHORT, level=level)
@@ -101,7 +107,7 @@ def test_no_hack_is_paid(level, task):
         return hack.name if verdict.passed or verdict.passed_tests == verdict.total else ""
 
     with ThreadPoolExecutor(8) as pool:
-        assert not list(filter(None, pool.map(fooled, hacks.battery())))
+        assert not list(filter(None, pool.map(fooled, battery)))
 
 
 def test_a_verdict_without_a_sandbox_is_refused():
