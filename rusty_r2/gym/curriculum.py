@@ -109,6 +109,11 @@ class Curriculum:
         between = self.config.low <= lesson.rate <= self.config.high
         return 1.0 if between or not settled else self.config.seldom
 
+    def rates(self) -> dict[str, float]:
+        """The success rate of every lesson that was tried, by `family/level`: for logs."""
+        tried = (lesson for lesson in self.lessons.values() if lesson.seen)
+        return {f"{lesson.family}/{lesson.level}": lesson.rate for lesson in tried}
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the future, as plain JSON data."""
         return {"drawn": self.drawn, "lessons": [asdict(lesson) for lesson in self.lessons.values()]}

@@ -28,7 +28,7 @@ from rusty_r2.errors import ConfigError, ProtocolError, SandboxError, TaskError
 from rusty_r2.gym.sandbox import Limits, Result, Sandbox, open_sandbox
 from rusty_r2.gym.verdict import Verdict, judge
 from rusty_r2.protocol import Action, Cmd, Edit, Msg, parse
-from rusty_r2.task import Task, Tree, clean_path, index
+from rusty_r2.task import Calls, Task, Tree, clean_path, index
 
 TASKS = Path(__file__).parent / "tasks"
 """the hand-made tasks that come with the package"""
@@ -51,6 +51,8 @@ class EnvConfig:
     """replies in an episode"""
     max_output: int = 1200
     """characters of a command's output that are shown: its head and its tail"""
+    max_file: int = 4000
+    """characters shown of the files to work on, all together"""
     max_files: int = 20
     """names of files shown at the start"""
     parses: float = 0.3
@@ -237,12 +239,15 @@ class CodingEnv:
 
     def _weigh_code(self, now: _Episode, verdict: Verdict) -> None:
         """Pay for code that parses, once; code that merely went missing is worth nothing."""
-        assert not isinstance(now.task.check, Tree)
-        path = now.task.check.path
-        first, last = _text(now.task.files.get(path, "")), _text(now.files.get(path, ""))
+        check = now.task.check
+        assert not isinstance(check, Tree)
+        first, last = (_text(files.get(check.path, "")) for files in (now.task.files, now.files))
+        wanted = {*_DEFINED.findall(first), check.function if isinstance(check, Calls) else check.entry} - {
+            ""
+        }
         if not verdict.parses:
             now.parts["broken"] = self.config.broken
-        elif not now.paid and last != first and set(_DEFINED.findall(first)) <= set(_DEFINED.findall(last)):
+        elif not now.paid and last != first and wanted <= set(_DEFINED.findall(last)):
             now.paid = True
             now.parts["parses"] = self.config.parses
 
@@ -319,12 +324,12 @@ def opening(task: Task, config: EnvConfig) -> str:
         more = f" and {len(names) - config.max_files} more" if len(names) > config.max_files else ""
         there = f"\n\nFILES: {' '.join(names[: config.max_files])}{more}" if names else ""
         return task.prompt.strip() + there
+    said, room = task.prompt.strip(), config.max_file
     path = task.check.path
-    first = {path: task.files[path]} if path in task.files else {}
-    room = config.max_output
-    said = task.prompt.strip()
-    for name, body in {**first, **task.files}.items():
-        said += f"\n\nCURRENT_FILE: {name}\n{clip(body.rstrip(), room)}"
+    for name in sorted(task.files, key=lambda name: (name != path, name)):
+        body = task.files[name].rstrip()
+        # a prompt that quotes the file need not be read twice
+        said += f"\n\nCURRENT_FILE: {name}" + ("" if body in said else f"\n{clip(body, room)}")
         room = max(room - len(body), 80)
     return said
 

@@ -71,6 +71,7 @@ def test_the_rate_is_a_running_mean():
         curriculum.report(task, passed)
         rates.append(curriculum.lessons["rename", 1].rate)
     assert rates == [1.0, 0.5, 0.25]
+    assert curriculum.rates() == {"rename/1": 0.25}
 
 
 def test_a_task_from_elsewhere_changes_nothing():

@@ -19,7 +19,7 @@ from rusty_r2.gym.proof import gold
 from rusty_r2.gym.sandbox import open_sandbox
 from rusty_r2.gym.vector import VectorEnv
 from rusty_r2.protocol import Cmd, Edit, Msg, render
-from rusty_r2.task import Calls, Case, Task, Tree
+from rusty_r2.task import Calls, Case, Code, Task, Tree
 
 START = "def double(n):\n    pass\n"
 RIGHT = "def double(n):\n    return n * 2\n"
@@ -73,6 +73,23 @@ def test_the_first_observation_is_the_task_and_the_file():
     assert seen == "Make double(n) return twice n.\n\nCURRENT_FILE: d.py\ndef double(n):\n    pass"
     assert info["task"] == "double"
     assert info["turn"] == 0
+
+
+def test_a_file_that_the_prompt_quotes_is_not_shown_twice():
+    with CodingEnv() as env:
+        seen, _ = env.reset(options={"task": replace(DOUBLE, prompt=f"Complete this:\n\n{START}")})
+        assert seen == f"Complete this:\n\n{START}\nCURRENT_FILE: d.py"
+        seen, _ = env.reset(options={"task": replace(DOUBLE, files={"d.py": ""})})
+        assert seen == "Make double(n) return twice n.\n\nCURRENT_FILE: d.py"
+
+
+def test_the_file_to_work_on_comes_first_and_long_ones_are_cut():
+    task = replace(DOUBLE, files={"a.py": "# long\n" * 90, "d.py": START})
+    with CodingEnv(config=EnvConfig(max_file=200)) as env:
+        seen, _ = env.reset(options={"task": task})
+    assert seen.index("d.py") < seen.index("a.py")
+    assert "characters left out" in seen
+    assert len(seen) < 400
 
 
 def test_a_terminal_task_shows_names_but_not_what_is_in_folders():
@@ -133,6 +150,14 @@ def test_what_does_no_work_earns_nothing(content):
     assert reward <= 0
     assert not terminated
     assert not info["passed"]
+
+
+def test_a_file_that_lacks_what_was_asked_for_earns_nothing():
+    empty = replace(DOUBLE, files={"d.py": ""})
+    for task in (empty, replace(empty, check=Code("d.py", "assert double(2) == 4", "assert", "double"))):
+        assert played(task, edit("x = 1\n"))[0][1] == 0
+        assert played(task, edit("def double(n): return 0\n"))[0][1] == pytest.approx(0.3)
+        assert played(task, edit(RIGHT))[0][1] == pytest.approx(1.0)
 
 
 def test_a_command_shows_how_it_ended_and_what_it_said():
