@@ -23,7 +23,9 @@ TRUSTED = "/usr/local/bin:/usr/bin:/bin"
 """a bwrap that lies in a workspace is nobody's sandbox"""
 
 
-def open_bwrap(limits: Limits, *, workspace: Path | None, mode: str, network: str) -> SpawnedSandbox:
+def open_bwrap(
+    limits: Limits, *, workspace: Path | None, mode: str, protect: tuple[str, ...], network: str
+) -> SpawnedSandbox:
     if mode == "overlay":
         raise ConfigError("a dry run needs the sandbox level ns; this is bwrap. Say mode rw or ro")
     if workspace is not None and os.geteuid() == 0:
@@ -49,6 +51,7 @@ def open_bwrap(limits: Limits, *, workspace: Path | None, mode: str, network: st
             "network": network,
             "cwd": "/box",
             "env": host.environment("/box", "/tmp", host.reachable_paths()),
+            "read": [],
             "write": ["/box", "/tmp", "/dev/shm"],
         },
         folder=folder,
@@ -58,6 +61,7 @@ def open_bwrap(limits: Limits, *, workspace: Path | None, mode: str, network: st
         release=spawner.close,
         writable=mode == "rw",
         owned=workspace is None,
+        protect=protect if workspace else (),
     )
     return SpawnedSandbox(place, limits)
 

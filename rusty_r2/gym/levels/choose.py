@@ -59,8 +59,8 @@ def open_level(
     if level == "ns":
         return ns.open_ns(limits, workspace=workspace, mode=mode, protect=protect, network=network)
     if level == "bwrap":
-        return bwrap.open_bwrap(limits, workspace=workspace, mode=mode, network=network)
-    return landlock.open_jail(level, limits, workspace=workspace, mode=mode, network=network)
+        return bwrap.open_bwrap(limits, workspace=workspace, mode=mode, protect=protect, network=network)
+    return landlock.open_jail(level, limits, workspace=workspace, mode=mode, protect=protect, network=network)
 
 
 def _check_system(level: str) -> None:

@@ -108,7 +108,7 @@ class Jail:
         if not self.config["confine"]:
             return
         kernel.landlock(
-            self.config["read"],
+            [*self.config["read"], *request["read"]],
             [*self.config["write"], *request["write"]],
             version=self.landlock,
             tcp=self.config["network"] == "loopback",

@@ -8,6 +8,7 @@ seen. `off` confines nothing; it exists for a person who types it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -22,6 +23,7 @@ from rusty_r2.gym.sandbox import Limits, Reason
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 ACCOUNTS = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
 LOOK_S = 0.25
+PREFIX = "rusty-box-"
 
 
 def config(level: str) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def around(root: str, hidden: str) -> list[str]:
 
 
 def open_jail(
-    level: str, limits: Limits, *, workspace: Path | None, mode: str, network: str
+    level: str, limits: Limits, *, workspace: Path | None, mode: str, protect: tuple[str, ...], network: str
 ) -> SpawnedSandbox:
     if network != "none" and level == "landlock":
         raise ConfigError(
@@ -73,6 +75,7 @@ def open_jail(
             "env": host.environment(str(box), str(own / "tmp"), host.reachable_paths())
             if level != "off"
             else _own_environment(own),
+            "read": [str(box)],
             "write": [str(own / "tmp"), *([str(box)] if mode == "rw" else [])],
         },
         folder=folder,
@@ -83,6 +86,7 @@ def open_jail(
         over=None if workspace else _Usage(own),
         writable=mode == "rw",
         owned=workspace is None,
+        protect=protect if workspace else (),
     )
     return SpawnedSandbox(place, limits)
 
@@ -103,12 +107,23 @@ def _own_environment(own: Path) -> dict[str, str]:
 
 
 def _make_folder(uid: int, gid: int) -> Path:
-    own = Path(tempfile.mkdtemp(prefix="rusty-box-"))
+    _sweep(Path(tempfile.gettempdir()))
+    own = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     for folder in (own, own / "box", own / "tmp"):
         folder.mkdir(mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
             os.chown(folder, uid, gid)
     return own
+
+
+def _sweep(temporary: Path) -> None:
+    """Remove what supervisors that were killed could not."""
+    for folder in temporary.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(folder.name.removeprefix(PREFIX).partition("-")[0])
+            ours = folder.lstat().st_uid in (os.geteuid(), host.STRANGERS + pid)
+            if ours and not Path(f"/proc/{pid}").exists():
+                _remove(folder)
 
 
 def _remove(own: Path) -> None:
