@@ -392,20 +392,40 @@ def told(path: Path) -> str:
         return ""
 
 
+def play_all(envs: VectorEnv, numbers: range) -> int:
+    """Play scripted episodes in all slots at once, refilling each as it ends; how many were played."""
+    tasks = list(catalog.tasks("train", count=min(len(numbers), 200)))
+    waiting, scripts, played_out = iter(numbers), {}, 0
+
+    def refill(slot: int) -> None:
+        number = next(waiting, None)
+        if number is not None:
+            task = tasks[number % len(tasks)]
+            envs.reset(slot, task)
+            scripts[slot] = iter(script(task, number % 5))
+            envs.submit(slot, next(scripts[slot]))
+
+    for slot in range(len(envs)):
+        refill(slot)
+    while envs.busy:
+        for step in envs.poll():
+            assert not step.info["masked"]
+            reply = None if step.done else next(scripts[step.slot], None)
+            if reply is None:
+                played_out += 1
+                refill(step.slot)
+            else:
+                envs.submit(step.slot, reply)
+    return played_out
+
+
 @pytest.mark.parametrize("episodes", [24, pytest.param(1000, marks=pytest.mark.slow)])
 def test_episodes_leave_nothing_behind(episodes, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    tasks = list(catalog.tasks("train", count=min(episodes, 200)))
     with VectorEnv(4) as envs:
-        for number in range(-8, episodes):
-            if number == 0:  # what is made once has been made
-                before = left_behind(envs)
-            task = tasks[number % len(tasks)]
-            envs.reset(number % 4, task)
-            for reply in script(task, number % 5):
-                envs.submit(number % 4, reply)
-                if envs.poll()[0].done:
-                    break
+        play_all(envs, range(8))  # what is made once is made now
+        before = left_behind(envs)
+        assert play_all(envs, range(episodes)) == episodes
         assert left_behind(envs) == before
     assert list(tmp_path.iterdir()) == []
 
