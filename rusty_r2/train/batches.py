@@ -104,11 +104,13 @@ class Feeder:
         self._thread.join()
 
     def _fill(self, start: int, stop: int) -> None:
+        pin = self._device.type == "cuda"
         try:
+            if pin and self._device.index is not None:  # a thread begins on the first GPU, whoever made it
+                torch.cuda.set_device(self._device)
             for step in range(start, stop):
                 if self._closed.is_set():
                     return
-                pin = self._device.type == "cuda"
                 self._put(to_batch(step, self._source.rows(step, self._which), pin=pin))
             self._put(None)
         except BaseException as error:  # raised where the batch was asked for

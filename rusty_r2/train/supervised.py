@@ -45,7 +45,7 @@ class SupervisedConfig:
     """rows go on where the step before left them, and remember (truncated backpropagation through time)"""
     gradient_checkpointing: bool = False
     """compute activations twice instead of keeping them: less memory, more time"""
-    lr: float = 1e-3
+    lr: float = 2e-3
     """the highest learning rate"""
     min_lr_ratio: float = 0.1
     """where the schedule ends, as a part of --lr"""
@@ -68,7 +68,7 @@ class SupervisedConfig:
     checkpoints_dir: Path | None = None
     """the run's folder; default: the next free runs/supervised-N"""
     resume: str = ""
-    """auto: go on from the newest whole checkpoint of --checkpoints-dir, or start there"""
+    """auto: go on from the newest whole checkpoint of --checkpoints-dir, or start there; or a checkpoint"""
     resume_from_checkpoint: Path | None = None
     """go on from this checkpoint (or the newest one of this run)"""
     log_interval: int = 20
@@ -123,10 +123,12 @@ def _check(config: SupervisedConfig) -> None:
 
 def where(config: SupervisedConfig) -> tuple[str, Path | None]:
     """What to resume ("", auto, or a path), and the run's folder (None: a new one)."""
-    if config.resume_from_checkpoint is not None:
-        given = config.resume_from_checkpoint
-        own = given if checkpoints(given) else given.parent
-        return str(given), config.checkpoints_dir or own
+    named = config.resume_from_checkpoint
+    if named is None and config.resume not in ("", "auto"):
+        named = Path(config.resume)
+    if named is not None:
+        own = named if checkpoints(named) else named.parent
+        return str(named), config.checkpoints_dir or own
     if config.resume == "auto" and config.checkpoints_dir is None:
         earlier = [path for path in Path("runs").glob("supervised-*") if path.name[11:].isdecimal()]
         return "auto", max(earlier, key=lambda path: int(path.name[11:]), default=None)

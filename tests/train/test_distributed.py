@@ -1,6 +1,7 @@
 """Two processes under torchrun take the steps that one would."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from rusty_r2.train.distributed import World  # noqa: E402
 from rusty_r2.train.supervised import SupervisedConfig, train  # noqa: E402
 
 STEPS = 6
+ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 def options(shards, words, folder, **changes):
@@ -24,15 +26,19 @@ def options(shards, words, folder, **changes):
     return {"data_dir": shards, "tokenizer_path": words} | small | changes
 
 
-def on_two_processes(choices):
+def command(choices):
     flags = [word for name, value in choices.items() for word in (f"--{name}", str(value)) if word != "True"]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    return [*launch, "-m", "rusty_r2.cli", "train", "supervised", *flags]
+
+
+def on_two_processes(choices):
     done = subprocess.run(
-        [*launch, "-m", "rusty_r2.cli", "train", "supervised", *flags],
+        command(choices),
         capture_output=True,
         text=True,
         timeout=240,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=ONE_THREAD,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done
@@ -59,6 +65,26 @@ def test_two_processes_learn_what_one_learns(tmp_path, shards, words, carry):
         shards, words, tmp_path / "on", resume_from_checkpoint=last, max_steps=STEPS + 2, **changes
     )
     assert len(logged(train(SupervisedConfig(**more)), "loss/train")) == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_both_and_one_goes_on(tmp_path, shards, words):
+    choices = options(
+        shards, words, tmp_path / "run", max_steps=10_000, ckpt_interval=10_000, eval_interval=0
+    )
+    child = subprocess.Popen(
+        command(choices), stderr=subprocess.PIPE, text=True, start_new_session=True, env=ONE_THREAD
+    )
+    said = next(line for line in child.stderr if line.startswith("step"))
+    os.killpg(child.pid, signal.SIGINT)  # a terminal sends it to everybody
+    said += child.stderr.read()
+    child.stderr.close()
+    child.wait(timeout=60)
+    kept = run.newest(tmp_path / "run")
+    assert kept is not None and f"stopped at step {run.step_of(kept)}" in said
+    more = choices | {"max_steps": run.step_of(kept) + 2, "resume": "auto"}
+    train(SupervisedConfig(**more))
+    assert run.step_of(run.newest(tmp_path / "run")) == more["max_steps"]
 
 
 def test_every_row_is_somebody_s_once():

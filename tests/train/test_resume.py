@@ -138,7 +138,7 @@ def test_other_rows_or_other_data_are_refused(tmp_path, shards, words):
     folder = train(SupervisedConfig(**choices))
     with pytest.raises(ConfigError, match="rows was 4 and is 8"):
         train(SupervisedConfig(**choices | {"batch_size": 8, "resume": "auto"}))
-    with pytest.raises(ConfigError, match="lr was 0.001 and is 0.1"):
+    with pytest.raises(ConfigError, match="lr was 0.002 and is 0.1"):
         train(SupervisedConfig(**choices | {"lr": 0.1, "resume": "auto"}))
     (run.newest(folder) / "model.safetensors").write_bytes(b"half")
     with pytest.raises(CheckpointError, match="damaged"):
