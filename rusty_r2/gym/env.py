@@ -66,7 +66,7 @@ class EnvConfig:
     refused: float = -0.1
     """an edit of a path outside the workspace"""
     talk: float = -0.1
-    """a message while the task is not done, or a wrong answer"""
+    """a message while the task is not done; a wrong answer, or none where one was asked for"""
     malformed: float = -0.5
     """a reply that is no action"""
     turn: float = 0.0
@@ -160,6 +160,8 @@ class CodingEnv:
         except SandboxError as error:
             return self._masked(now, error)
         truncated = not done and now.turn >= self.config.max_turns
+        if truncated and asks(now.task):  # silence must not be worth more than a wrong answer
+            now.parts["unanswered"] = self.config.talk
         if done or truncated:
             self._finish(now)
         return seen, float(sum(now.parts.values())), done, truncated, self._info(kind, valid=bool(kind))

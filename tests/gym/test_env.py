@@ -205,6 +205,14 @@ def test_an_answer_ends_the_episode():
     assert (wrong[1], wrong[2]) == (pytest.approx(-0.1), True)
 
 
+def test_silence_is_worth_no_more_than_a_wrong_answer():
+    ((_, reward, terminated, truncated, info),) = played(COUNT, run("ls"), config=EnvConfig(max_turns=1))
+    assert (terminated, truncated) == (False, True)
+    assert reward == pytest.approx(-0.1)
+    assert info["rewards"] == {"unanswered": -0.1}
+    assert played(MOVE, run("ls"), config=EnvConfig(max_turns=1))[0][1] == 0
+
+
 def test_naming_every_answer_is_no_answer():
     assert not played(COUNT, say(" ".join(map(str, range(20)))))[-1][4]["passed"]
 
