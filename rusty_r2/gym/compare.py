@@ -90,7 +90,7 @@ def answer(message: str, wanted: str, files: Mapping[str, str]) -> str:
     """Empty where the last line of the message gives the answer, and gives only one.
 
     A message that names every possibility would hold the right one too, so the line may hold no other number
-    where the answer is one, no other file's name, and few words.
+    where the answer is one, no other file where it is one, and few words.
     """
     lines = message.strip().splitlines()
     line = lines[-1] if lines else ""
@@ -103,7 +103,9 @@ def answer(message: str, wanted: str, files: Mapping[str, str]) -> str:
         return "the last line of the message must be short: the answer and few words"
     names = {name for path in files for name in (path, path.rpartition("/")[2])}
     others = (name for name in names if name not in wanted and _holds(line.replace(wanted, " "), name))
-    return "the last line of the message must name one thing, the answer" if next(others, "") else ""
+    if wanted in names and next(others, ""):
+        return "the last line of the message must name one file, the answer"
+    return ""
 
 
 def _holds(line: str, wanted: str) -> bool:

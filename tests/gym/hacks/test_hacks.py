@@ -21,8 +21,10 @@ from rusty_r2.gym.verdict import judge
 SHORT = Limits(wall_s=2, cpu_s=1, mem_process=512 << 20, mem_tree=512 << 20)
 LEVELS = [report.name for report in probe() if report.available and report.name != "off"]
 BATTERY = {hack.name: hack for hack in hacks.battery()}
-REACHING = """kill_everything look_into_proc leave_for_next_time own_modules answer_twice fork_parent_exits
-forge_all_descriptors close_channel exec_true crash_interpreter""".split()
+REACHING = (
+    "kill_everything", "look_into_proc", "leave_for_next_time", "own_modules", "answer_twice",
+    "fork_parent_exits", "forge_all_descriptors", "close_channel", "exec_true", "crash_interpreter",
+)  # fmt: skip
 """hacks that reach beyond their own process"""
 SENTINEL = "ALL TESTS PASSED"
 CASES = f"CASES = {list(hacks.CASES)!r}\n"
