@@ -77,6 +77,13 @@ def test_a_saved_dataset_is_read(tmp_path: Path) -> None:
     assert [(one.text, one.source, one.licence) for one in found] == [("1+1\n2", "sums", "MIT")]
 
 
+def test_a_dataset_by_name_is_streamed(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="needs the data extra")
+    (tmp_path / "train.jsonl").write_text('{"instruction": "Add.", "output": "2", "license": "MIT"}\n')
+    found = list(documents_of(f"hf:{tmp_path}"))
+    assert [(one.text, one.licence) for one in found] == [("Add.\n2", "MIT")]
+
+
 def test_no_network_is_one_line() -> None:
     pytest.importorskip("datasets", reason="needs the data extra")
     command = [sys.executable, "-m", "rusty_r2.cli", "data", "corpus", "--source", "hf:openai/gsm8k:main"]
