@@ -1,0 +1,43 @@
+"""One line: rewritten on a terminal, said now and then anywhere else."""
+
+import io
+
+from rusty_r2.train.progress import Progress, spell
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_the_line_is_rewritten_and_words_stand_alone():
+    screen = Terminal()
+    progress = Progress(100, stream=screen)
+    progress.report(1, 512, {"loss": 3.25})
+    progress.say("saved")
+    progress.report(2, 1024, {"loss": 3.0})
+    progress.close()
+    lines = screen.getvalue().split("\n")
+    first, *_, blank, said = lines[0].split("\r")
+    assert first.startswith("step 1/100  loss 3.25") and "tok/s" in first and first.endswith("left")
+    assert set(blank) == {" "} and said == "saved"
+    assert lines[1].startswith("step 2/100  loss 3  ") and lines[2:] == [""]
+
+
+def test_elsewhere_there_are_few_lines_and_the_last():
+    log = io.StringIO()
+    progress = Progress(50, stream=log)
+    for step in range(1, 51):
+        progress.report(step, step, {})
+    assert [line.split()[1] for line in log.getvalue().splitlines()] == ["1/50", "50/50"]
+
+
+def test_speed_leaves_out_pauses_and_what_an_earlier_try_did():
+    progress = Progress(50, quiet=True)
+    progress.begin_at(40)
+    progress.pause(-1000.0)  # a thousand seconds more than have passed
+    assert 0.4 < progress.report(45, 500, {}) < 0.5
+
+
+def test_time_is_spelled_for_people():
+    assert [spell(s) for s in (0, 90, 600, 9000, 400_000)] == ["0 s", "90 s", "10 min", "2.5 h", "4.6 days"]
