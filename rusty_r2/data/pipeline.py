@@ -10,6 +10,8 @@ and dpo.py.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -79,17 +81,17 @@ class DatasetPipeline:
         self.grpo_builder = GRPODatasetBuilder(self.reward_engine, system_prompt=system_prompt)
 
     @property
-    def loader(self) -> Any:
-        """The checkpoints of this agent."""
-        from rusty_r2.data.checkpoints import CheckpointLoader
-
-        return CheckpointLoader(self.agent_name)
+    def loader(self) -> Any | None:
+        """The checkpoints of this agent; None in a build that cannot read any."""
+        if importlib.util.find_spec("rusty_r2.data.checkpoints") is None:
+            return None
+        return importlib.import_module("rusty_r2.data.checkpoints").CheckpointLoader(self.agent_name)
 
     def collect_all_traces(self, include_checkpoints: bool = True) -> list[ExecutionTrace]:
         """Traces of this agent or of none in particular, and those of its checkpoints; each once."""
         found = self.store.find(Filter(agent=self.agent_name, limit=None, newest_first=False))
         found += self.store.find(Filter(agent="", limit=None, newest_first=False))
-        if include_checkpoints:
+        if include_checkpoints and self.loader is not None:
             found += [trace.redacted() for trace in self.loader.load_all_traces()]
         return list({trace.trace_id: trace for trace in reversed(found)}.values())[::-1]
 
@@ -118,7 +120,7 @@ class DatasetPipeline:
         return {
             "agent_name": self.agent_name,
             "traces": self.store.statistics(Filter(agent=self.agent_name)),
-            "checkpoints": self.loader.get_training_statistics(),
+            "checkpoints": self.loader.get_training_statistics() if self.loader is not None else {},
             "kto": self.kto_builder.report.counts,
             "grpo": self.grpo_builder.report.counts,
         }

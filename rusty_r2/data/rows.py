@@ -126,15 +126,19 @@ def _histogram(scores: Sequence[float], bins: int = 10) -> list[str]:
 
 
 def apart(rows: Sequence[Key], prompts: Sequence[str]) -> list[Key]:
-    """The rows in the same order, but no two neighbours with one prompt where that can be helped."""
-    waiting = list(zip(rows, prompts, strict=True))
-    held: list[tuple[Key, str]] = []
+    """The rows in much the same order, but no two neighbours with one prompt where that can be helped."""
+    held: list[tuple[Key, str]] = []  # all of one prompt: the one placed last
     placed: list[tuple[Key, str]] = []
-    for pair in waiting:
-        while held and (not placed or placed[-1][1] != held[0][1]):
+    for pair in zip(rows, prompts, strict=True):
+        while held and placed[-1][1] != held[0][1]:
             placed.append(held.pop(0))
         (held if placed and placed[-1][1] == pair[1] else placed).append(pair)
-    return [row for row, _ in (*placed, *held)]
+    spread: list[tuple[Key, str]] = []
+    for pair in placed:  # what is left goes into the gaps before
+        if held and held[0][1] not in (pair[1], spread[-1][1] if spread else None):
+            spread.append(held.pop(0))
+        spread.append(pair)
+    return [row for row, _ in (*spread, *held)]
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────

@@ -76,8 +76,8 @@ class AuditReport:
         width = max(len(one.policy) for one in shown)
         head = f"{'policy':<{width}}  {'kind':<6}  score  request  why"
         lines = [
-            f"{one.policy:<{width}}  {'honest' if one.honest else 'cheat':<6}  {one.score:5.2f}  {one.worst:<7}"
-            f"  {'' if one.ok else 'FAILS: '}{one.told}"
+            f"{one.policy:<{width}}  {'honest' if one.honest else 'cheat':<6}  {one.score:5.2f}"
+            f"  {one.worst:<7}  {'' if one.ok else 'FAILS: '}{one.told}"
             for one in sorted(shown, key=lambda one: (one.honest, -one.score))
         ]
         return "\n".join([head, *lines])

@@ -166,14 +166,14 @@ class LearnedReward(BaseReward):
 
     def _read(self, path: Path) -> None:
         try:
-            with np.load(path, allow_pickle=False) as held:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as held:
                 about = json.loads(str(held["about"]))
                 weights = held["weights"].astype(np.float64)
             _same_version(about["format"], weights)
             self.report = LearningReport(**about["report"])
             self.bias, self.scale = float(about["bias"]), (float(about["scale"][0]), float(about["scale"][1]))
             self.weights = weights
-        except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise DataError(f"{path} holds no learned reward: {error}. Type: rusty rewards learn") from error
 
 

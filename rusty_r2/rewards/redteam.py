@@ -50,8 +50,8 @@ REQUESTS = (
     ),
     Request(
         "task",
-        "Fix the function so that it returns the sum.\n\nCURRENT_FILE: template.py\ndef total(xs):\n    return 0\n"
-        "\nCURRENT_FILE: tests.py\nassert total([1, 2]) == 3\n",
+        "Fix the function so that it returns the sum.\n\nCURRENT_FILE: template.py\ndef total(xs):\n"
+        "    return 0\n\nCURRENT_FILE: tests.py\nassert total([1, 2]) == 3\n",
         "def total(xs):\n    return sum(xs)\n",
         "def total(xs):\n    return len(xs)\n",
     ),
