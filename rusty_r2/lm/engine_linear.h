@@ -84,12 +84,12 @@ struct Acts {
             put_bytes(token, x + from, from, std::min(STRETCH, inputs - from), s);
     }
 private:
-    void put_floats(int token, const float* x, int inputs) {
+    __attribute__((noinline)) void put_floats(int token, const float* x, int inputs) {
         if (n == 1) { memcpy(f.data(), x, sizeof(float) * inputs); return; }
         float* to = f.data() + (size_t)(token / 4) * width * 4 + token % 4;
         for (int k = 0; k < inputs; k++) to[4 * k] = x[k];
     }
-    void put_bytes(int token, const float* x, int from, int count, int stretch) {
+    __attribute__((noinline)) void put_bytes(int token, const float* x, int from, int count, int stretch) {
         Lanes top = all(1e-30f);
         spread(count, [&](int k, int some) { top = larger(size(load(x + k, some)), top); });
         const float most = largest(top), turn = 127.f / most;

@@ -11,6 +11,7 @@
 #define LANES 4
 #endif
 #define INLINE static inline __attribute__((always_inline))
+#define APART static __attribute__((noinline))  // one copy: compiling must not take longer than talking
 typedef float Lanes __attribute__((vector_size(LANES * 4)));
 typedef int32_t Bits __attribute__((vector_size(LANES * 4)));
 
@@ -58,7 +59,7 @@ INLINE Lanes sigmoid(Lanes x) {
     return (x >= 0.f ? all(1.f) : e) / (1.f + e);
 }
 
-static float largest_of(const float* x, int n, float least) {
+APART float largest_of(const float* x, int n, float least) {
     Lanes a = all(least), b = a;
     int i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES)
@@ -68,20 +69,20 @@ static float largest_of(const float* x, int n, float least) {
     return most;
 }
 
-static void layer_norm(const float* x, const float* weight, const float* bias, int n, float* y) {
+APART void layer_norm(const float* x, const float* weight, const float* bias, int n, float* y) {
     Lanes total = {}, square = {};
     spread(n, [&](int i, int k) { total += load(x + i, k); });
     const float mean = sum(total) / n;
     spread(n, [&](int i, int k) {
-        const Lanes d = load(x + i, k) - mean;
-        square += k == LANES ? d * d : Lanes{};
-        if (k < LANES) for (int j = 0; j < k; j++) square[0] += d[j] * d[j];
+        Lanes d = load(x + i, k) - mean;
+        for (int j = k; j < LANES; j++) d[j] = 0;
+        square += d * d;
     });
     const float turn = 1.f / std::sqrt(sum(square) / n + 1e-5f);
     spread(n, [&](int i, int k) { save(y + i, (load(x + i, k) - mean) * turn * load(weight + i, k) + load(bias + i, k), k); });
 }
 
-static void mix(const float* now, const float* before, const float* share, int n, float* y) {
+APART void mix(const float* now, const float* before, const float* share, int n, float* y) {
     spread(n, [&](int i, int k) {
         const Lanes old = load(before + i, k);
         save(y + i, old + load(share + i, k) * (load(now + i, k) - old), k);
@@ -90,7 +91,7 @@ static void mix(const float* now, const float* before, const float* share, int n
 
 // One step of the recurrence (w = -exp(time_decay), u = time_first), gated by r; the state carries its own
 // running maximum pp, and of each pair of exponentials one is always 1.
-static void wkv(const float* key, const float* value, const float* r, const float* w, const float* u, float* aa, float* bb,
+APART void wkv(const float* key, const float* value, const float* r, const float* w, const float* u, float* aa, float* bb,
                 float* pp, int n, float* y) {
     spread(n, [&](int i, int count) {
         const Lanes k = load(key + i, count), v = load(value + i, count), one = all(1.f);
@@ -106,13 +107,13 @@ static void wkv(const float* key, const float* value, const float* r, const floa
     });
 }
 
-static void square_relu(float* x, int n) {
+APART void square_relu(float* x, int n) {
     spread(n, [&](int i, int k) {
         const Lanes v = larger(load(x + i, k), Lanes{});
         save(x + i, v * v, k);
     });
 }
 
-static void add_gated(float* x, const float* gate, const float* y, int n) {
+APART void add_gated(float* x, const float* gate, const float* y, int n) {
     spread(n, [&](int i, int k) { save(x + i, load(x + i, k) + sigmoid(load(gate + i, k)) * load(y + i, k), k); });
 }

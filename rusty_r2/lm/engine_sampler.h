@@ -23,7 +23,7 @@ struct Rules {
 struct Part { float top, sum; };
 struct Choice { int32_t token; float logp; };
 
-static Part sum_up(float* z, int count, const uint32_t* mask, const Rules& rules) {
+APART Part sum_up(float* z, int count, const uint32_t* mask, const Rules& rules) {
     if (rules.temperature > 0 && rules.temperature != 1.f) {
         const float turn = 1.f / rules.temperature;
         for (int j = 0; j < count; j++) z[j] *= turn;
@@ -71,7 +71,7 @@ struct Row {
     }
 };
 
-static float kth_largest(const Row& row, int k) {
+APART float kth_largest(const Row& row, int k) {
     static thread_local std::vector<float> values;
     float bound = -INFINITY;
     if (k <= row.panels) {  // the k-th largest panel top is a lower bound: few words pass it
@@ -82,14 +82,14 @@ static float kth_largest(const Row& row, int k) {
     }
     values.clear();
     row.each(bound, [&](int, float z) { values.push_back(z); });
-    if ((int)values.size() <= k) return -INFINITY;
+    if ((int)values.size() < k) return -INFINITY;
     std::nth_element(values.begin(), values.begin() + (k - 1), values.end(), std::greater<float>());
     return values[k - 1];
 }
 
 // The smallest value kept by top-p among those not below floor: bucket sums find the neighbourhood, a sort of
 // one bucket finds the word.
-static float nucleus(const Row& row, float floor, float top, double share) {
+APART float nucleus(const Row& row, float floor, float top, double share) {
     const int COUNT = 512;
     static thread_local std::vector<double> mass;
     static thread_local std::vector<float> values;
@@ -124,7 +124,7 @@ static Choice greedy(const Row& row, float top, int given, uint32_t* kept) {
 }
 
 // `uniform` in [0,1) chooses the word; with given >= 0 that word is only scored.
-static Choice choose(const Row& row, const Rules& rules, double uniform, int given, uint32_t* kept) {
+APART Choice choose(const Row& row, const Rules& rules, double uniform, int given, uint32_t* kept) {
     const float top = row.top();
     if (top == -INFINITY || top != top) return {-1, NAN};
     if (rules.temperature <= 0) return greedy(row, top, given, kept);

@@ -6,8 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rusty_r2.errors import CheckpointError
-from rusty_r2.lm.quantize import EMBEDDING, Source
+from rusty_r2.lm.quantize import EMBEDDING, Arrays, Source
 
 TOP_MATRICES = ("embed_proj.weight", "lm_head.weight")
 TOP_VECTORS = (
@@ -57,10 +60,28 @@ class Shape:
         c, f = self.hidden, self.inner
         found: dict[str, tuple[int, ...]] = {EMBEDDING: (self.words, self.embed)}
         found |= {"embed_proj.weight": (c, self.embed), "lm_head.weight": (self.words, c)}
-        found |= dict.fromkeys(TOP_VECTORS, (c,)) | {"value_head.bias": (1,)}
+        found |= dict.fromkeys(TOP_VECTORS, (c,)) | {"value_head.weight": (1, c), "value_head.bias": (1,)}
         for layer in range(self.layers):
             block = f"blocks.{layer}."
             found |= {block + name: (c,) for name in LAYER_VECTORS}
             found |= {block + name: (c, c) for name in LAYER_MATRICES}
             found |= {block + "ffn.key.weight": (f, c), block + "ffn.value.weight": (c, f)}
         return found
+
+
+def random_source(shape: Shape, seed: int = 0) -> Arrays:
+    """Random weights in which everything is alive, decays of all strengths: for tests and benchmarks."""
+    rng = np.random.default_rng(seed)
+    return Arrays({name: _random(name, size, rng) for name, size in shape.sizes().items()}, {})
+
+
+def _random(name: str, size: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    if name.endswith("time_decay"):
+        return np.linspace(-5, 3, size[0], dtype=np.float32)
+    if "time_mix" in name:
+        return rng.random(size, np.float32)
+    if ".ln" in name or name.startswith("ln_"):
+        centre = 1.0 if name.endswith("weight") else 0.0
+        return np.asarray(centre + 0.1 * rng.standard_normal(size), np.float32)
+    spread = 1.0 if name == EMBEDDING else 1.5 / float(size[-1]) ** 0.5
+    return np.asarray(rng.standard_normal(size, np.float32) * np.float32(spread))
