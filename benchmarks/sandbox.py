@@ -5,7 +5,7 @@
 
 CPU milliseconds of everything a run needs (supervisor, spawner and payload), and runs per second of one
 thread. The rivals take turns in every round; the median over the rounds is printed with its spread. The
-kernel's own cleaning up after namespaces is not in the CPU column of anyone.
+kernel's own cleaning up after namespaces is in nobody's CPU column.
 """
 
 from __future__ import annotations
@@ -131,9 +131,7 @@ def main() -> None:
                     run()
                 cpu[name].append((cpu_seconds([launcher, *map(int, children)]) - spent) / options.runs * 1e3)
                 wall[name].append((time.perf_counter() - started) / options.runs)
-    print(
-        f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {options.rounds} rounds of {options.runs} runs"
-    )
+    print(f"load {os.getloadavg()[0]:.1f}, {options.rounds} rounds of {options.runs} runs")
     print(f"{'':48} {'CPU ms/run':>10} {'(min–max)':>13} {'runs/s':>7}")
     for name in table:
         low, high, middle = min(cpu[name]), max(cpu[name]), statistics.median(cpu[name])

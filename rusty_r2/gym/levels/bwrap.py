@@ -9,8 +9,8 @@ where a planted link could redirect it.
 
 from __future__ import annotations
 
-import os
 import shutil
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def open_bwrap(
 ) -> SpawnedSandbox:
     if mode == "overlay":
         raise ConfigError("a dry run needs the sandbox level ns; this is bwrap. Say mode rw or ro")
-    if workspace is not None and os.geteuid() == 0:
+    if workspace is not None and host.steps_down():
         raise SandboxError(
             "bwrap cannot give root's folder to a payload that is not root. Use an ordinary user"
         )
@@ -73,7 +73,7 @@ def config(limits: Limits, *, workspace: Path | None, mode: str, network: str) -
         "python": host.python(),
         "uid": uid,
         "gid": gid,
-        "was_root": os.geteuid() == 0,
+        "was_root": host.steps_down(),
         "confine": True,
         "network": network,
         "read": ["/"],
@@ -87,7 +87,7 @@ def command(limits: Limits, *, workspace: Path | None, mode: str) -> list[str]:
     tool = shutil.which("bwrap", path=TRUSTED)
     if tool is None:
         raise SandboxError("bubblewrap is not installed. Type: apt install bubblewrap")
-    disk = str(limits.disk)
+    disk = str(ceil(limits.disk))
     words = [tool, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]
     words += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
     words += ["--uid", "1000", "--gid", "1000", "--hostname", "box", "--seccomp", "FILTER"]

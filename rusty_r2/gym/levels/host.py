@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rusty_r2.errors import SandboxError
 
+NOBODY = 65534
 STRANGERS = 1_900_000_000
 """from here on up, uids of payloads that root starts: one for each process, so that they share nothing"""
 SYSTEM = (
@@ -28,9 +29,22 @@ SYSTEM = (
 
 def identity() -> tuple[int, int]:
     """The host uid and gid of payloads: ours, but never root's."""
-    if os.geteuid() != 0:
-        return os.geteuid(), os.getegid()
-    return STRANGERS + os.getpid(), STRANGERS + os.getpid()
+    other = _other_id() if os.geteuid() == 0 else None
+    return (os.geteuid(), os.getegid()) if other is None else (other, other)
+
+
+def steps_down() -> bool:
+    """Whether payloads run as somebody else than we do."""
+    return identity()[0] != os.geteuid()
+
+
+def _other_id() -> int | None:
+    """An id this user namespace knows; None where root is the only one, and so an ordinary user outside."""
+    ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    for wanted in (STRANGERS + os.getpid(), NOBODY):
+        if any(int(first) <= wanted < int(first) + int(count) for first, _, count in ranges):
+            return wanted
+    return None
 
 
 def interpreter_paths() -> list[str]:
@@ -49,7 +63,7 @@ def reachable_paths() -> list[str]:
 
 def _reachable(path: Path) -> bool:
     """Whether the payload's user can walk there."""
-    return os.geteuid() != 0 or all(folder.stat().st_mode & 0o001 for folder in path.parents)
+    return not steps_down() or all(folder.stat().st_mode & 0o001 for folder in path.parents)
 
 
 def python() -> str:

@@ -70,6 +70,12 @@ def adopt_orphans() -> None:
     prctl(36, 1, "subreaper")
 
 
+def forget_keys() -> None:
+    """A session keyring of our own: the user's keys would be listed in the payload's /proc/keys."""
+    with contextlib.suppress(OSError):  # kernels without keys
+        call("keyctl", seccomp.NUMBERS[ARCH]["keyctl"], ctypes.c_int(1), None)
+
+
 def clone(flags: int) -> int:
     """os.fork with namespace flags, and the same care for the interpreter's state."""
     number = seccomp.NUMBERS[ARCH]["clone"]

@@ -34,7 +34,7 @@ def config(level: str) -> dict[str, Any]:
         "python": host.reachable_python() if level == "landlock" else host.python(),
         "uid": uid,
         "gid": gid,
-        "was_root": os.geteuid() == 0,
+        "was_root": host.steps_down(),
         "confine": level == "landlock",
         "network": "pairs",
         "read": [path for root in read for path in around(root, host.package_root())],
@@ -96,7 +96,7 @@ def _gaps(level: str, *, bound: bool) -> tuple[str, ...]:
         return ("nothing is confined: commands can do all that you can",)
     quota = "no disk quota" if bound else "disk quota checked every quarter second, not enforced"
     gaps = [quota, "no private /proc, /tmp and /dev/shm", "names of files outside can be looked up"]
-    if os.geteuid() != 0:
+    if not host.steps_down():
         gaps.append("chmod and touch by path are refused, inside too")
     return (*gaps, "protected paths are not enforced") if bound else tuple(gaps)
 

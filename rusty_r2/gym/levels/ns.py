@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def config(workspace: Path | None = None, mode: str = "rw", protect: tuple[str, 
         "python": host.python(),
         "uid": uid,
         "gid": gid,
-        "was_root": os.geteuid() == 0,
+        "was_root": host.steps_down(),
         "read_only": read_only,
         "hidden": [hidden] if any(hidden.startswith(f"{path}/") for path in read_only) else [],
         "workspace": str(workspace.resolve()) if workspace else "",
@@ -75,7 +76,7 @@ def _open_bound(
         os.close(folder)
         place.owned = False
         place.folder = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
-        place.uid, place.gid = (owner.st_uid, owner.st_gid) if os.geteuid() == 0 else (place.uid, place.gid)
+        place.uid, place.gid = (owner.st_uid, owner.st_gid) if host.steps_down() else (place.uid, place.gid)
         appeared = changes.Appeared(place.folder, protect)
         place.finish = lambda result: replace(result, changes=appeared() or None)
         place.degraded = (*place.degraded, "no disk quota in a bound folder, only for each file")
@@ -83,7 +84,7 @@ def _open_bound(
 
 
 def _open_request(number: int, limits: Limits) -> dict[str, Any]:
-    return {"op": "open", "id": number, "disk": limits.disk, "inodes": limits.inodes}
+    return {"op": "open", "id": number, "disk": ceil(limits.disk), "inodes": ceil(limits.inodes)}
 
 
 def _place(spawner: Spawner, number: int, folder: int, network: str, release: Callable[[], None]) -> Place:

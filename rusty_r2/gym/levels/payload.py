@@ -22,31 +22,55 @@ INSIDE = 1000
 """the payload's uid and gid as it sees them in a user namespace"""
 STDIN, STDOUT, STDERR, STATUS, JOB, CONTROL, CHANNEL = range(7)
 """the order of the descriptors of a run request; CHANNEL only for a guest"""
+CHANGED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT)
+"""a command must find them as a shell would leave them"""
 
 
 def child(
     request: dict[str, Any], fds: list[int], confine: Callable[[], None], *, in_place: bool
 ) -> NoReturn:
     """Confine this process, then be the payload, or be its init: start it, reap all, tell how it ended."""
+    status = fds[STATUS]
     try:
         job = read_job(fds[JOB])
         confine()
         if in_place:
-            os.close(fds[STATUS])
+            os.close(status)
+            status = -1
             payload(request, job, fds)
-        pid = os.fork()
-        if pid == 0:
-            os.close(fds[STATUS])
-            payload(request, job, fds)
-        (status,) = keep_only(fds[STATUS])
-        finished = -1
-        while finished != pid:
-            finished, code = os.wait()
-        say(status, {"code": os.waitstatus_to_exitcode(code)})
+        status, *streams = keep_only(fds[STATUS], fds[STDIN], fds[STDOUT], fds[STDERR])
+        say(status, {"code": _run_command(request, job["argv"], streams)})
         os._exit(0)
     except BaseException as error:
-        say(fds[STATUS], {"error": f"{type(error).__name__}: {error}"})
+        say(status, {"error": f"{type(error).__name__}: {error}"})
         os._exit(125)
+
+
+def _run_command(request: dict[str, Any], argv: list[str], streams: list[int]) -> int:
+    """As init: start the command without a second copy of this interpreter, and reap until it ends."""
+    os.umask(0o022)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(streams)]
+    try:
+        os.chdir(request["cwd"])
+        pid = os.posix_spawnp(
+            argv[0], argv, request["env"], file_actions=actions, setsid=True, setsigdef=CHANGED_BY_PYTHON
+        )
+    except (OSError, ValueError, IndexError) as error:
+        return _not_started(streams[2], argv, error)
+    for descriptor in streams:
+        os.close(descriptor)
+    while True:
+        finished, code = os.wait()
+        if finished == pid:
+            return os.waitstatus_to_exitcode(code)
+
+
+def _not_started(stderr: int, argv: list[str], error: Exception) -> int:
+    """Told as a shell would: 126 for what may not be run, 127 for what is not there."""
+    os.write(stderr, f"{argv[:1]!a}: {error}\n".encode())
+    return 126 if isinstance(error, PermissionError) else 127
 
 
 def keep_only(*wanted: int) -> list[int]:
@@ -90,12 +114,11 @@ def payload(request: dict[str, Any], job: dict[str, Any], fds: list[int]) -> NoR
     try:
         os.chdir(request["cwd"])
         if "argv" in job:
-            for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+            for number in CHANGED_BY_PYTHON:
                 signal.signal(number, signal.SIG_DFL)
             os.execvpe(job["argv"][0], job["argv"], request["env"])
-    except (OSError, ValueError) as error:
-        os.write(2, f"{job.get('argv', ['chdir'])[0]!a}: {error}\n".encode())
-        os._exit(126 if isinstance(error, PermissionError) else 127)
+    except (OSError, ValueError, IndexError) as error:
+        os._exit(_not_started(2, job.get("argv", []), error))
     _run_source(job["source"], request["env"])
 
 

@@ -16,6 +16,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from math import ceil
 from typing import Any
 
 from rusty_r2.errors import SandboxError
@@ -126,7 +127,8 @@ class SpawnedSandbox(Sandbox):
     def _start(self, job: dict[str, Any], limits: Limits, extra: list[int]) -> Process:
         """Pipes, one request, and a process to watch. The job goes by its own descriptor (see zygote.py)."""
         self._check_open()
-        request = {"op": "run", "guest": bool(extra), "limits": asdict(limits)} | self._place.request
+        whole = {name: ceil(value) for name, value in asdict(limits).items()}
+        request = {"op": "run", "guest": bool(extra), "limits": whole} | self._place.request
         ours: list[int] = []
         theirs: list[int] = []
         try:

@@ -49,7 +49,7 @@ def clone_zygote(config: dict[str, Any]) -> tuple[int, int]:
         os.close(go)
         return 0, wait
     os.close(wait)
-    if os.geteuid() != 0:
+    if not config["was_root"]:
         kernel.write_file(f"/proc/{pid}/setgroups", "deny")
     kernel.write_file(f"/proc/{pid}/uid_map", f"{payload.INSIDE} {config['uid']} 1")
     kernel.write_file(f"/proc/{pid}/gid_map", f"{payload.INSIDE} {config['gid']} 1")

@@ -39,6 +39,7 @@ WARM = _WARM.split()
 def main(control: socket.socket, config: dict[str, Any]) -> NoReturn:
     """Called by the bootstrap in launch.py; the launcher and the zygote both end here."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    kernel.forget_keys()
     try:
         for name in WARM:
             __import__(name)
