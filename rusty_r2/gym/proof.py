@@ -85,6 +85,8 @@ def lint(task: Task) -> Iterator[str]:
             yield "the check asks for an answer, but there is no gold message"
         if _word(task.check.answer, task.prompt):
             yield "the prompt holds the answer"
+        if not task.check.answer.isdecimal() and task.check.answer not in task.files:
+            yield "the answer is neither a number nor a file: it could be hidden in a list of guesses"
 
 
 def _leaks(task: Task, text: str) -> Iterator[str]:

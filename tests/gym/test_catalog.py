@@ -134,6 +134,7 @@ UNFAIR = {
         "t", "Do.", Code("d.py", "assert d.x == 5\n"), {"d.py": "x = 4", "x": "assert d.x == 5\n"}
     ),
     "the prompt holds the answer": Task("t", "Are there 3 or not?", Tree(answer="3"), message="3"),
+    "a list of guesses": Task("t", "Who is it?", Tree(answer="bob"), {"users": "amy bob"}, message="bob"),
     "no gold message": Task("t", "How many?", Tree(answer="3"), commands=("ls",)),
 }
 

@@ -118,17 +118,17 @@ def most_common(draw: Draw) -> Task:
     name = file_names(draw, 1, "log")[0]
     users = draw.words(words.PEOPLE, 4)
     rows = log(draw, draw.integer(8, 16), users)
-    top = users[0]
-    while not _leads(top, rows):
-        rows.append(rows[-1].replace(f" {rows[-1].split()[2]} ", f" {top} "))
+    while not _leads(users[0], rows):
+        rows.append(rows[-1].replace(f" {rows[-1].split()[2]} ", f" {users[0]} "))
     prompt = draw.say(
-        "Which user occurs most often in $name? Lines are: time level user action.",
-        "Name the user with the most lines in $name (time level user action).",
-        "Who has the most lines in $name? Each line is time, level, user, action.",
-        "Find the busiest user of $name; its lines read time level user action.",
+        "How many lines does the most frequent user have in $name? Lines are: time level user action.",
+        "Find the user with the most lines in $name (time level user action). How many are they?",
+        "Each line of $name is time, level, user, action. How many lines has the user who has most?",
+        "Lines of $name read time level user action. Count those of the busiest user.",
     )
     command = f"cut -d' ' -f3 {name} | sort | uniq -c | sort -rn | head -n 1"
-    return question(prompt, {name: text(rows)}, top, command, name=name)
+    count = sum(row.split()[2] == users[0] for row in rows)
+    return question(prompt, {name: text(rows)}, count, command, name=name)
 
 
 def _leads(user: str, rows: list[str]) -> bool:
@@ -160,7 +160,9 @@ FAMILIES = (
     Family("count_matches", "how many lines hold a word", "shell", count_matches),
     Family("find_file", "where a file is", "shell", find_file),
     Family("read_value", "what a setting is", "shell", read_value, levels=(1, 2)),
-    Family("most_common", "who occurs most often in a log", "shell", most_common, levels=(3,)),
+    Family(
+        "most_common", "how often the most frequent user of a log occurs", "shell", most_common, levels=(3,)
+    ),
     Family("count_files", "how many files have an ending", "shell", count_files, levels=(1, 2)),
     Family("count_words", "how many words a file has", "shell", count_words, levels=(1,), split="heldout"),
     Family("find_word", "which file holds a word", "shell", find_word, levels=(1, 2), split="heldout"),
