@@ -26,7 +26,7 @@ class SupervisedConfig:
     data_dir: Path
     """a folder of token shards, a folder of text (made into shards first), or an episodes .jsonl"""
     tokenizer_path: Path | None = None
-    """tokenizer folder or tokenizer.json; default: the data's own, else the one that ships"""
+    """tokenizer folder or tokenizer.json; default: the starting checkpoint's, else the one that ships"""
     preset: str = "auto"
     """model size: nano, micro, tiny, small, base; auto is tiny on a GPU and nano on a CPU"""
     init: Path | None = None

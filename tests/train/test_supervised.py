@@ -253,6 +253,7 @@ def test_a_run_is_not_overwritten(tmp_path, shards, words):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.filterwarnings("ignore")  # torch's compiler meets its own old parts, and says so
 def test_a_compiled_model_learns_the_same_and_saves_plain_names(tmp_path, shards, words):
     plain = train(options(shards, words, tmp_path, checkpoints_dir=tmp_path / "a"))
