@@ -8,14 +8,16 @@ worth forging: no expected value, no test and no verdict ever enters it (see ver
 
 Messages to it: [number, function, arguments, keyword arguments], where function is ["h", object, name...] for
 an attribute of an object (0 is the candidate's module), ["o", name] for an operator, ["a", object] for the
-ancestry of an error class. Answers: [number, "v", value, changed arguments], or [number, "x", error classes,
-its arguments, its text], or [callback, "c", arguments, keyword arguments] to call a function of the tests.
+ancestry of an error class. Answers: [number, "v", value, changed arguments, printed text], or [number, "x",
+error classes, its arguments, its text, printed text], or [callback, "c", arguments, keyword arguments] to
+call a function of the tests.
 """
 
 from __future__ import annotations
 
 import builtins
 import copy
+import io
 import operator
 import os
 import socket
@@ -26,7 +28,16 @@ from typing import Any
 
 from rusty_r2.gym import wire
 
+MAX_PRINTED = 1 << 16
 TOO_BIG = "the answer is too big or too deep to judge"
+
+
+class Printed(io.StringIO):
+    """What a call prints, up to a point: the tests may be about that."""
+
+    def write(self, words: str) -> int:
+        room = MAX_PRINTED - self.tell()
+        return super().write(words[: max(room, 0)])
 
 
 class Hall:
@@ -88,23 +99,28 @@ class Hall:
         """Answer one message, or say that the answer cannot cross."""
         answer = self.answer(message)
         if len(answer) > wire.MAX_BYTES:
-            answer = wire.text([message[0], "x", [["b", "OverflowError"]], [TOO_BIG], TOO_BIG])
+            answer = _too_big(message[0])
         wire.send(self.channel, answer)
 
     def answer(self, message: list[Any]) -> bytes:
         """Do one call; whatever it raises is an answer too."""
         number, where, packed_args, packed_kwargs = message
+        before, printed = sys.stdout, Printed()
+        sys.stdout = printed
         try:
             function = self.find(where)
             args = wire.unpack(packed_args, self.handle)
             kwargs = wire.unpack(packed_kwargs, self.handle)
             value = wire.pack(function(*args, **kwargs), self.keep)
             changed = wire.pack(args, self.keep) if _mutable(args) else packed_args
-            return wire.text([number, "v", value, None if changed == packed_args else changed])
+            same = changed == packed_args
+            return wire.text([number, "v", value, None if same else changed, printed.getvalue()])
         except wire.WireError:
-            return wire.text([number, "x", [["b", "OverflowError"]], [TOO_BIG], TOO_BIG])
+            return _too_big(number)
         except BaseException as error:
-            return wire.text([number, "x", self.ancestry(type(error)), *_words(error)])
+            return wire.text([number, "x", self.ancestry(type(error)), *_words(error), printed.getvalue()])
+        finally:
+            sys.stdout = before
 
     def ancestry(self, kind: type) -> list[list[Any]]:
         """An error's classes, nearest first: builtin ones by name, the candidate's own by number."""
@@ -115,6 +131,10 @@ class Hall:
             else:
                 found.append(["h", self.number(base), base.__name__])
         return found
+
+
+def _too_big(number: int) -> bytes:
+    return wire.text([number, "x", [["b", "OverflowError"]], [TOO_BIG], TOO_BIG, ""])
 
 
 def _enter(thing: Any) -> Any:

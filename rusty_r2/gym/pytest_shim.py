@@ -2,17 +2,20 @@
 """The part of pytest that task tests use, for a sandbox in which pytest is not installed.
 
 `raises` (with match), `approx`, `mark.parametrize` (stacked, with `param`), `fixture` (by argument name, with
-`yield`, no scopes), `fail` and `skip`. Other marks are accepted and do nothing; a skipped test counts as not
-passed. Everything else raises AttributeError where the tests are read, which `rusty gym check` shows.
-tester.py installs this module as `pytest`.
+`yield`, no scopes), `capsys`, `fail` and `skip`. Other marks are accepted and do nothing; a skipped test
+counts as not passed. Everything else raises AttributeError where the tests are read, which `rusty gym check`
+shows. tester.py installs this module as `pytest`.
 """
 
 from __future__ import annotations
 
 import inspect
+import io
 import itertools
 import math
 import re
+import sys
+import types
 import unittest
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -112,6 +115,26 @@ def fixture(function: Any = None, **_options: Any) -> Any:
     return function
 
 
+class _Captured:
+    """pytest's `capsys`, as far as `readouterr().out`."""
+
+    def __init__(self) -> None:
+        self.stream = sys.stdout = io.StringIO()
+
+    def readouterr(self) -> Any:
+        out = self.stream.getvalue()
+        self.stream.seek(0)
+        self.stream.truncate()
+        return types.SimpleNamespace(out=out, err="")
+
+
+@fixture
+def capsys() -> Iterator[_Captured]:
+    before = sys.stdout
+    yield _Captured()
+    sys.stdout = before
+
+
 def expand(module: Any, name: str, function: Callable[..., Any] | None, owner: Any) -> Filled:
     """Every run of one test: its rows crossed, its fixtures looked up in the module."""
     plain = function if function is not None else vars(owner)[name]
@@ -146,7 +169,7 @@ def _arguments(
         if name in given:
             found[name] = given[name]
             continue
-        maker: Any = getattr(module, name, None)
+        maker: Any = capsys if name == "capsys" else getattr(module, name, None)
         if not getattr(maker, "__fixture__", False):
             if parameter.default is inspect.Parameter.empty:
                 raise LookupError(f"no fixture is called {name}")

@@ -238,11 +238,11 @@ def _weigh(number: int, expected: Any, raises: str, tolerance: float, data: byte
     """Empty where an answer is the expected one, else what it was."""
     try:
         answer = wire.parse(data)
-        if type(answer) is not list or len(answer) < 4 or answer[0] != number:
+        if type(answer) is not list or len(answer) < 5 or answer[0] != number:
             raise Lost("the candidate answered out of turn")
         if answer[1] == "x":
             names = [entry[-1] for entry in answer[2] if entry[0] == "b"]
-            said = wire.printable(str(answer[-1]), 120)
+            said = wire.printable(str(answer[4]), 120)
             own = str(answer[2][0][-1])
             return "" if raises and raises in names else f"raised {wire.printable(own, 60)}: {said}"
         if answer[1] != "v":

@@ -2,8 +2,9 @@
 """Plain values over a socket: typed, bounded, and never code.
 
 `dumps` writes JSON in which every type outside JSON carries a one-letter tag; `loads` can only build exact
-builtins (and hands any object of the other side to `handle` as a number). Nothing is looked up by name,
-called or imported, so the bytes may come from an enemy. Sizes, depth and hash collisions are bounded.
+builtins, Decimal and Fraction (and hands any object of the other side to `handle` as a number). Nothing is
+looked up by name, called or imported, so the bytes may come from an enemy. Sizes, depth and hash collisions
+are bounded.
 
 The same file runs in the supervisor and, shipped as text, in both sandboxes of a verdict: it needs only the
 standard library and imports nothing of the package. What a value is worth is decided in verdict.py.
@@ -16,6 +17,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 MAX_BYTES = 2 << 20
@@ -93,6 +96,10 @@ def _pack_rare(value: Any, keep: Callable[[Any], Any] | None, depth: int) -> Any
         return {"c": [value.real, value.imag]}
     if type(value) is range:
         return {"r": [pack(part) for part in (value.start, value.stop, value.step)]}
+    if type(value) is Decimal:
+        return {"D": str(value)}
+    if type(value) is Fraction:
+        return {"q": [pack(value.numerator), pack(value.denominator)]}
     if value is Ellipsis:
         return {"e": 0}
     for base in (int, float, str, list, tuple, dict):
@@ -149,6 +156,8 @@ def _unpack_many(tag: str, body: list[Any], handle: Handle | None, depth: int) -
         return set(items) if tag == "s" else frozenset(items)
     if tag == "c" and len(items) == 2 and all(type(part) in (float, int) for part in items):
         return complex(items[0], items[1])
+    if tag == "q" and len(items) == 2 and all(type(part) is int for part in items) and items[1]:
+        return Fraction(items[0], items[1])
     if tag == "r" and len(items) == 3 and all(type(part) is int for part in items) and items[2]:
         return range(*items)
     raise WireError("no such value")
@@ -157,14 +166,25 @@ def _unpack_many(tag: str, body: list[Any], handle: Handle | None, depth: int) -
 def _unpack_one(tag: str, body: Any) -> Any:
     if tag == "e":
         return Ellipsis
-    if type(body) is not str or tag not in ("i", "b", "y"):
+    if type(body) is not str or tag not in ("i", "b", "y", "D"):
         raise WireError("no such value")
     try:
         if tag == "i":
             return int(body, 16)
+        if tag == "D":
+            return _decimal(body)
         return bytes.fromhex(body) if tag == "b" else bytearray.fromhex(body)
     except ValueError:
         raise WireError("no such value") from None
+
+
+def _decimal(body: str) -> Decimal:
+    if len(body) > 1000 or "snan" in body.lower():  # comparing a signalling NaN would raise
+        raise ValueError
+    try:
+        return Decimal(body)
+    except ArithmeticError:
+        raise ValueError from None
 
 
 def _unpack_handle(packed: dict[str, Any], handle: Handle | None) -> Any:

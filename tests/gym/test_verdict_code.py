@@ -78,6 +78,11 @@ def fail(word):
     raise ValueError(word)
 def leave():
     raise SystemExit(3)
+def greet(name):
+    print("hello", name)
+def half(n):
+    from fractions import Fraction
+    return Fraction(n, 2)
 def counter():
     total = 0
     def add(n=1):
@@ -143,6 +148,14 @@ def test_unittest_style():
                     template.leave()
                 with self.assertRaises(AttributeError):
                     template.nothing
+            def test_printed(self):
+                import contextlib, io
+                with contextlib.redirect_stdout(io.StringIO()) as said:
+                    template.greet("you")
+                self.assertEqual(said.getvalue(), "hello you\\n")
+            def test_fractions(self):
+                from fractions import Fraction
+                self.assertEqual(template.half(3), Fraction(3, 2))
             def test_context(self):
                 with Stack([1]) as s:
                     self.assertEqual(len(s), 1)
@@ -220,6 +233,9 @@ def test_pytest_style():
             with pytest.raises(Empty, match="nothing"):
                 stack.pop()
             pytest.raises(ValueError, fail, "x")
+        def test_printed(capsys):
+            greet("world")
+            assert capsys.readouterr().out == "hello world\\n"
         class TestVector:
             def test_abs(self):
                 assert abs(Vector(1, 1)) == pytest.approx(1.41421356)

@@ -11,6 +11,8 @@ import socket
 import struct
 import time
 from collections import Counter, OrderedDict, namedtuple
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +29,8 @@ scalars = (
     | st.complex_numbers()
     | st.text(st.characters(exclude_categories=()))
     | st.binary()
+    | st.decimals().filter(lambda number: not number.is_snan())
+    | st.fractions()
 )
 keys = st.booleans() | st.integers() | st.text() | st.binary() | st.tuples(st.integers(), st.text())
 values = st.recursive(
@@ -43,6 +47,8 @@ values = st.recursive(
     max_leaves=20,
 )
 EXACT = {
+    Decimal,
+    Fraction,
     type(None),
     bool,
     int,
@@ -70,6 +76,8 @@ def same(left: object, right: object) -> bool:
         return same(list(left.items()), list(right.items()))
     if isinstance(left, float):
         return struct.pack("d", left) == struct.pack("d", right) or (math.isnan(left) and math.isnan(right))
+    if isinstance(left, Decimal):
+        return str(left) == str(right)
     if isinstance(left, complex):
         return same([left.real, left.imag], [right.real, right.imag])
     return left == right
@@ -89,7 +97,8 @@ def test_plain_values_come_back_the_same(value):
 json_trees = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: (
-        st.lists(inner) | st.dictionaries(st.sampled_from(list("itdszbycrehkn")) | st.text(max_size=2), inner)
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(list("itdszbycrehknqD")) | st.text(max_size=2), inner)
     ),
     max_leaves=15,
 )
@@ -166,6 +175,9 @@ def test_objects_cross_as_numbers_where_asked_for():
         b"9" * 5000,
         b'{"i":"zz"}',
         b'{"r":[0,1,0]}',
+        b'{"q":[1,0]}',
+        b'{"D":"sNaN"}',
+        b'{"D":"1e99999999999999999999999"}',
         b'{"s":[[1]]}',
         b'{"d":[[1]]}',
         b'{"t":1}',
