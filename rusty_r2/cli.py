@@ -10,6 +10,7 @@ words are typed, so `rusty --help` answers before torch would have loaded.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -73,10 +74,13 @@ def _carry_out(name: str, options: list[str]) -> int:
     try:
         command, config = options_of(name)
         made = command(_parse(name, config, options))
+        if made is not None:
+            print(made, flush=True)
     except RustyError as error:
         print(f"rusty {name}: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has seen enough: `rusty gym list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # a full or read-only disk, a folder that may not be read
         print(f"rusty {name}: {error}", file=sys.stderr)
@@ -84,8 +88,6 @@ def _carry_out(name: str, options: list[str]) -> int:
     except KeyboardInterrupt:
         print(f"\nrusty {name}: stopped", file=sys.stderr)
         return 130
-    if made is not None:
-        print(made)
     return 0
 
 
