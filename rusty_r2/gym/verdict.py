@@ -19,11 +19,12 @@ See docs/verdict.md for what tests may do.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import marshal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -87,7 +88,9 @@ def judge(
         verdict = Verdict(False, 0, total, f"{check.path} is missing", parses=False)
     else:
         with Party("candidate", limits, level, files) as candidate:
-            if isinstance(check, Calls):
+            if candidate.misplaced:
+                verdict = Verdict(False, 0, 1, candidate.misplaced, parses=False)
+            elif isinstance(check, Calls):
                 verdict = _judge_calls(task, check, candidate)
             else:
                 verdict = _judge_code(task, check, candidate)
@@ -96,10 +99,12 @@ def judge(
 
 
 def _limits(task: Task, limits: Limits) -> Limits:
-    try:
-        return replace(limits, **dict(task.limits))  # type: ignore[arg-type]
-    except TypeError as error:
-        raise TaskError(f"task {task.name}: {error}. Its limits must be fields of Limits") from error
+    known = asdict(limits)
+    for name, value in task.limits.items():
+        if name not in known:
+            raise TaskError(f"task {task.name}: there is no limit {name!a}; say one of {sorted(known)}")
+        known[name] = type(known[name])(value)
+    return Limits(**known)
 
 
 # ── the two sandboxes ───────────────────────────────────────────────────────────────────────────
@@ -114,11 +119,18 @@ class Party:
         self.role = role
         self.limits = limits
         roomy = replace(limits, wall_s=limits.wall_s + START_S)  # the deadline here comes first
-        self.sandbox: Sandbox = open_sandbox(level=level, limits=roomy, files=files)
+        self.sandbox: Sandbox = open_sandbox(level=level, limits=roomy)
         self.level = self.sandbox.level
         self.degraded = tuple(self.sandbox.degraded)
+        self.misplaced = ""
         try:
+            self.place(files or {})
             self.guest = self.sandbox.guest(LOADER)
+        except OSError as error:
+            self.sandbox.close()
+            raise SandboxError(
+                f"the {role}'s sandbox could not be started: {error}. Type: rusty doctor"
+            ) from error
         except BaseException:
             self.sandbox.close()
             raise
@@ -138,6 +150,17 @@ class Party:
         finally:
             self.guest.channel.close()
             self.sandbox.close()
+
+    def place(self, files: Mapping[str, str | bytes]) -> None:
+        """Write the candidate's files. Files that do not fit are its own fault, missing descriptors are not."""
+        for path, content in files.items():
+            try:
+                self.sandbox.write(path, content)
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                    raise
+                self.misplaced = wire.printable(f"{path} cannot be placed: {error.strerror or error}", 200)
+                return
 
     def start(self, first: Any) -> None:
         """Wait until it is up (nothing foreign has run yet), hand over the work, start the clock."""
@@ -271,7 +294,7 @@ def _judge_code(task: Task, check: Code, candidate: Party) -> Verdict:
         planned = _plan(task, tester)
         parses, why = _begin(candidate)
         if why:
-            return Verdict(False, 0, planned, why, parses)
+            return Verdict(False, 0, max(planned, 1), why, parses)
         passed, total, why = _carry(tester, candidate, planned)
     if total == 0:
         raise TaskError(f"task {task.name}: its tests hold no test")

@@ -157,6 +157,8 @@ def _unpack_many(tag: str, body: list[Any], handle: Handle | None, depth: int) -
     if tag == "c" and len(items) == 2 and all(type(part) in (float, int) for part in items):
         return complex(items[0], items[1])
     if tag == "q" and len(items) == 2 and all(type(part) is int for part in items) and items[1]:
+        if max(part.bit_length() for part in items) > 4096:  # reducing it would take the square of that
+            raise WireError("too big a fraction")
         return Fraction(items[0], items[1])
     if tag == "r" and len(items) == 3 and all(type(part) is int for part in items) and items[2]:
         return range(*items)

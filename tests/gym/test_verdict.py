@@ -95,8 +95,15 @@ def test_time_is_one_deadline_for_all():
 def test_a_task_sets_its_own_limits():
     task = Task("t", "p", Calls("template.py", "f", (Case((), 1),)), limits={"wall_s": 0.5})
     assert "0.5 s" in on(task, "import time\ndef f(): time.sleep(9)").why
-    with pytest.raises(TaskError, match="limits"):
+    with pytest.raises(TaskError, match="no limit 'wall'"):
         on(Task("t", "p", Calls("template.py", "f", (Case((), 1),)), limits={"wall": 1}), "f = int")
+
+
+def test_files_that_do_not_fit_are_the_candidates_fault():
+    task = calls(Case((), 1))
+    for files in ({"x/y": "", "x": ""}, {"big.bin": bytes(65 << 20)}, {"../up.py": ""}):
+        verdict = judge(task, {**files, "template.py": "def f(): return 1"})
+        assert not verdict.passed and "cannot be placed" in verdict.why
 
 
 def test_neighbours_can_be_imported_and_read():
