@@ -103,8 +103,9 @@ def sizes(folder: Path) -> ModelConfig:
 
 def describe(config: ModelConfig, *, dtype: str = "float32") -> dict[str, Any]:
     """What config.json says about a model."""
-    about = {"model_type": MODEL_TYPE, "architectures": ["RustyForCausalLM"], "dtype": dtype}
-    return {**about, **asdict(config)}
+    about = {"model_type": MODEL_TYPE, "architectures": ["RustyRwkvForCausalLM"], "dtype": dtype}
+    words = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False}
+    return {**about, **asdict(config), **words}
 
 
 def _compare(folder: Path, wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:

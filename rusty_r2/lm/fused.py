@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rusty_r2.lm.rwkv import Backbone
 
 
+PRODUCTS = False
+"""Whether the squared ReLU goes inside our own matrix products; benchmarks/gpu.py measures both ways."""
+
+
 def suits(model: Backbone, ids: Tensor) -> bool:
     """Whether this call can go through here."""
     busy = model.training and torch.is_grad_enabled()
@@ -33,6 +37,7 @@ def suits(model: Backbone, ids: Tensor) -> bool:
 
 def trunk(model: Backbone, ids: Tensor, state: Tensor | None, reset: Tensor | None) -> tuple[Tensor, Tensor]:
     """As Backbone.trunk."""
+    from rusty_r2.lm.kernels.triton_ffn import fits, squared_ffn
     from rusty_r2.lm.kernels.triton_mix import add_norm_mix, gated, squared_relu
 
     device = ids.device.type
@@ -58,7 +63,11 @@ def trunk(model: Backbone, ids: Tensor, state: Tensor | None, reset: Tensor | No
         two = (ffn.time_mix_k, ffn.time_mix_r)
         x, (xk, xr) = add_norm_mix(x, mixed, None, block.ln2, two, None if past is None else past[1], reset)
         ends.append(torch.cat([att_x[None], _normed(x, block.ln2)[None], end]))
-        add, gate = ffn.value(squared_relu(ffn.key(xk))), ffn.receptance(xr)
+        if PRODUCTS and fits(xk, ffn.key, ffn.value):
+            add = squared_ffn(xk, ffn.key.weight, ffn.value.weight)
+        else:
+            add = ffn.value(squared_relu(ffn.key(xk)))
+        gate = ffn.receptance(xr)
     _, (hidden,) = add_norm_mix(x, add, gate, model.ln_out, ())
     return hidden, torch.stack(ends)
 

@@ -79,6 +79,22 @@ def test_gates() -> None:
         assert all(a is b is None or torch.allclose(a, b, atol=1e-6) for a, b in zip(got, want, strict=True))
 
 
+def test_squared_ffn(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rusty_r2.lm.kernels import triton_ffn
+
+    monkeypatch.setattr(triton_ffn, "TILE", (16, 32, 16, 4, 2))
+    x = torch.randn(2, 11, 32, device=DEVICE, requires_grad=True)
+    key, value = (torch.randn(s, device=DEVICE, requires_grad=True) for s in ((64, 32), (32, 64)))
+    ours = triton_ffn.squared_ffn(x, key, value)
+    theirs = torch.relu(x @ key.t()).square() @ value.t()
+    close = {"rtol": 1e-2, "atol": 1e-1} if DEVICE == "cuda" else {"rtol": 1e-4, "atol": 1e-3}  # tf32 there
+    assert torch.allclose(ours, theirs, **close)
+    pull = torch.randn_like(ours)
+    got, want = (torch.autograd.grad(out, (x, key, value), pull) for out in (ours, theirs))
+    for a, b in zip(got, want, strict=True):
+        assert (a - b).norm() < (1e-2 if DEVICE == "cuda" else 1e-4) * b.norm()
+
+
 @pytest.mark.parametrize("carried", [False, True])
 def test_the_fused_trunk_is_the_trunk(carried: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)

@@ -199,7 +199,9 @@ class _AddNormMix(torch.autograd.Function):
             _forward[(triton.cdiv(rows, ROWS),)](
                 x, _or(add, x), _or(gate, x), weight, bias, _or(mix, x), _or(last, x), _or(flags, x), total,
                 *out, *(x,) * (3 - len(out)), mean, rstd, rows, T, C, eps,
-                add is not None, gate is not None, last is not None, flags is not None, mixes, ROWS, triton.next_power_of_2(C), num_warps=_warps(C),
+
+                add is not None, gate is not None, last is not None, flags is not None,
+                mixes, ROWS, triton.next_power_of_2(C), num_warps=_warps(C),
             )  # fmt: skip
         ctx.save_for_backward(
             total, add if gate is not None else None, gate, weight, bias, mix, last, flags, mean, rstd
