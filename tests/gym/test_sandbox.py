@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rusty_r2.errors import ConfigError
+from rusty_r2.errors import ConfigError, SandboxError
 from rusty_r2.gym.levels import choose
 from rusty_r2.gym.sandbox import LEVELS, LevelReport, Limits, Sandbox, open_sandbox, probe
 
@@ -168,6 +168,17 @@ def test_a_guest_can_be_killed_and_outlived(box: Sandbox) -> None:
         assert dying.wait().reason == "signal"
     with box.guest("print('x' * 300_000)") as loud:
         assert loud.wait().dropped > 200_000
+
+
+def test_closing_ends_guests(level: str) -> None:
+    box = open_sandbox(level=level, at_least="off")
+    guest = box.guest("import time; time.sleep(60)", limits=Limits(wall_s=60))
+    box.close()
+    assert guest.wait().reason == "cancelled"
+    guest.channel.close()
+    with pytest.raises(SandboxError, match="closed"):
+        box.run("true")
+    box.close()
 
 
 def test_guests_know_nothing_of_each_other(box: Sandbox) -> None:

@@ -58,6 +58,7 @@ class Spawner:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = ours
         self._lock = threading.Lock()
+        self._owner = os.getpid()
         self._next = self._asked = 0
         boot: dict[str, Any] = {"modules": sources(), "config": config | {"supervisor": os.getpid()}}
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)

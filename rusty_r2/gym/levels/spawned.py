@@ -71,6 +71,14 @@ class SpawnedGuest(Guest):
     def kill(self) -> None:
         self._process.kill("cancelled")
 
+    @property
+    def lives(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        self.kill()
+        self._thread.join()
+
     def wait(self) -> Result:
         self._thread.join()
         if isinstance(self._end, Result):
@@ -83,6 +91,7 @@ class SpawnedSandbox(Sandbox):
         self._place, self._limits = place, limits
         self.level, self.degraded = place.level, place.degraded
         self.cwd = place.request["cwd"]
+        self._guests: list[SpawnedGuest] = []
         self._open = True
 
     def run(
@@ -107,7 +116,9 @@ class SpawnedSandbox(Sandbox):
         except BaseException:
             ours.close()
             raise
-        return SpawnedGuest(self, process, ours, limits)
+        guest = SpawnedGuest(self, process, ours, limits)
+        self._guests = [*(other for other in self._guests if other.lives), guest]
+        return guest
 
     def watch(
         self, process: Process, limits: Limits, *, stdin: bytes = b"", cancel: threading.Event | None = None
@@ -187,6 +198,8 @@ class SpawnedSandbox(Sandbox):
     def close(self) -> None:
         if self._open:
             self._open = False
+            for guest in self._guests:
+                guest.end()
             os.close(self._place.folder)
             with contextlib.suppress(SandboxError):
                 self._place.release()
