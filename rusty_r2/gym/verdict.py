@@ -152,7 +152,7 @@ class Party:
             self.sandbox.close()
 
     def place(self, files: Mapping[str, str | bytes]) -> None:
-        """Write the candidate's files. Files that do not fit are its own fault, missing descriptors are not."""
+        """Write the candidate's files. That they do not fit is its own fault; no descriptors left is ours."""
         for path, content in files.items():
             try:
                 self.sandbox.write(path, content)

@@ -89,6 +89,7 @@ def exact(value: object) -> bool:
     return type(value) in EXACT and (not many or all(map(exact, inner)))
 
 
+@settings(deadline=None)
 @given(values)
 def test_plain_values_come_back_the_same(value):
     assert same(wire.loads(wire.dumps(value)), value)
@@ -104,6 +105,7 @@ json_trees = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(json_trees)
 def test_any_json_is_a_plain_value_or_refused(tree):
     try:
@@ -121,6 +123,7 @@ def _leaves(value: object) -> list[object]:
     return [value]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_value_or_refused(data):
     try:
@@ -205,7 +208,7 @@ def test_depth_is_bounded_both_ways():
         wire.loads(json.dumps(deep).encode())
 
 
-@settings(max_examples=20)
+@settings(deadline=None, max_examples=20)
 @given(st.lists(st.binary(max_size=3000), max_size=4))
 def test_frames_keep_their_borders(frames):
     left, right = socket.socketpair()
