@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 
 from rusty_r2.errors import ConfigError
@@ -25,10 +26,12 @@ from rusty_r2.rewards.reading import (
     answer,
     blocks,
     calls,
-    did_something,
+    passed,
     python_tree,
+    related,
     wanted_names,
     wants_code,
+    wrote_code,
 )
 from rusty_r2.trace import ExecutionTrace
 
@@ -92,7 +95,8 @@ class SyntaxValidationReward(BaseReward):
         if not shown and not written:
             return _no_code(trace, found)
         wrong = [why for block in (*shown, *written) if (why := _unreadable(block))]
-        python = [block.source for block in shown if _is_python(block)]
+        asked = wants_code(trace.user_query) and passed(trace) is None
+        python = [block.source for block in (*shown, *(written if asked else ())) if _is_python(block)]
         if python and not wrong and (idle := does_nothing("\n".join(python), trace.user_query)):
             wrong = [idle]
         details = {"checked": len(shown) + len(written), "wrong": wrong}
@@ -102,7 +106,7 @@ class SyntaxValidationReward(BaseReward):
 def _no_code(trace: ExecutionTrace, found: list[Block]) -> RewardResult:
     """Nothing to judge: that is a fault only where code was asked for and nothing else was done."""
     other = any(block.language in UNRUN | SHELL and block.source.strip() for block in found)
-    if wants_code(trace.user_query) and not other and not did_something(trace):
+    if wants_code(trace.user_query) and not other and not wrote_code(trace):
         return RewardResult(0.0, True, {"why": "asked for code, gave none"}, error="no code")
     return nothing(why="no code to judge")
 
@@ -132,15 +136,21 @@ def _checkable(found: list[Block]) -> list[Block]:
     return [block for block in found if _is_python(block) or block.language == "json"]
 
 
+_WHOLE = re.compile(r"^EDIT$|write|creat|save", re.I)
+"""calls that write a file whole; others change a part, which need not parse by itself"""
+
+
 def _written(trace: ExecutionTrace) -> list[Block]:
-    """The last version of every Python or JSON file the agent wrote."""
-    last = {call.path: call.content for call in calls(trace) if call.ok and call.name == "EDIT"}
+    """The last version of every Python or JSON file the agent wrote that has to do with the request."""
+    whole = (call for call in calls(trace) if call.ok and _WHOLE.search(call.name))
+    last = {call.path: call.content for call in whole}
     kinds = {".py": "python", ".json": "json"}
     return [
         Block(kinds[end], content)
         for path, content in last.items()
         for end in kinds
         if content is not None and path.endswith(end)
+        if passed(trace) is not None or related(trace.user_query, f"{path}\n{content}")
     ]
 
 
@@ -165,6 +175,8 @@ def does_nothing(source: str, query: str) -> str:
         return ""
     if not any(_has_effect(node, query.casefold()) for node in tree.body):
         return "the code does nothing"
+    if any(isinstance(node, ast.Try) and _hides_errors(node) for node in tree.body):
+        return "the code hides its errors"
     names = list(wanted_names(query))
     if names and not _defined(tree) & set(names):
         return f"the code does not define {names[0]}"
@@ -208,6 +220,17 @@ def _has_effect(node: ast.stmt, query: str) -> bool:
     if isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return)):
         return value is not None and _says_something(value, query)
     return True
+
+
+def _hides_errors(node: ast.Try) -> bool:
+    """Whether whatever goes wrong is passed over in silence."""
+    broad = (None, "Exception", "BaseException")
+    return any(
+        getattr(handler.type, "id", None) in broad
+        and not isinstance(handler.type, (ast.Tuple, ast.Attribute))
+        and not any(_has_effect(inner, "") or isinstance(inner, ast.Expr) for inner in handler.body)
+        for handler in node.handlers
+    )
 
 
 def _says_something(value: ast.expr, query: str) -> bool:

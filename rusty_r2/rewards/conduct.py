@@ -14,7 +14,18 @@ from collections.abc import Iterable
 
 from rusty_r2.errors import ConfigError
 from rusty_r2.rewards.base import BaseReward, RewardResult, nothing
-from rusty_r2.rewards.reading import answer, calls, passed, prose, real_calls, wants_tools
+from rusty_r2.rewards.reading import (
+    Call,
+    answer,
+    calls,
+    passed,
+    prose,
+    real_calls,
+    wanted_files,
+    wants_code,
+    wants_tools,
+    wrote_code,
+)
 from rusty_r2.trace import ExecutionTrace
 
 SPAM = 8
@@ -35,19 +46,32 @@ class ToolSuccessReward(BaseReward):
     is_binary = True
 
     def compute(self, trace: ExecutionTrace) -> RewardResult:
-        every = calls(trace)
-        real = real_calls(trace)
+        every, real = calls(trace), real_calls(trace)
         if not every:
             return self._without(trace)
-        if not real:
-            return RewardResult(0.0, True, {"calls": len(every)}, error="only calls that do nothing")
-        if len(every) > SPAM and len(real) < len(every) / 2:
-            counted = {"calls": len(every), "different": len(real)}
-            return RewardResult(0.0, True, counted, error="the same calls again and again")
-        rate = sum(call.ok for call in real) / len(real)
+        verdict = passed(trace)
+        if verdict is None and wants_code(trace.user_query) and not wrote_code(trace):
+            return nothing(why="code was asked for, and no call wrote it")
+        details: dict[str, float] = {"calls": len(every), "different": len(real)}
+        if verdict is False:
+            return RewardResult(0.0, True, details, error="the task was not done")
+        if why := self._pointless(trace, every, real):
+            return RewardResult(0.0, True, details, error=why)
+        details["success_rate"] = rate = sum(call.ok for call in real) / len(real)
         good = rate >= 0.75 or (rate >= 0.5 and real[-1].ok)
-        details: dict[str, float] = {"calls": len(every), "different": len(real), "success_rate": rate}
         return RewardResult(float(good), True, details, error=None if good else "the calls failed")
+
+    def _pointless(self, trace: ExecutionTrace, every: list[Call], real: list[Call]) -> str:
+        """Why calls earn nothing even where they succeed, or ""."""
+        if not real:
+            return "only calls that do nothing"
+        if len(every) > SPAM and len(real) < len(every) / 2:
+            return "the same calls again and again"
+        query = trace.user_query
+        shown = "\n".join(f"{call.text}\n{call.path}\n{call.result}" for call in real)
+        files = wanted_files(query) if wants_tools(query) else []
+        untouched = files and not any(name in shown for name in files)
+        return f"never touched {files[0]}" if untouched else ""
 
     def _without(self, trace: ExecutionTrace) -> RewardResult:
         """No calls: a fault where the request cannot be met with words, or the words claim work."""

@@ -118,6 +118,22 @@ def did_something(trace: ExecutionTrace) -> bool:
     return any(call.ok for call in real_calls(trace))
 
 
+def wrote_code(trace: ExecutionTrace) -> bool:
+    """Whether a file was written that has to do with the request: by an edit, a tool or a command."""
+    return any(
+        (call.path or _WRITES_FILE.search(call.text)) and related(trace.user_query, _all_of(call))
+        for call in real_calls(trace)
+        if call.ok
+    )
+
+
+_WRITES_FILE = re.compile(r">|\btee\b|\bsed -i|\bpatch\b|\bgit apply\b")
+
+
+def _all_of(call: Call) -> str:
+    return f"{call.text}\n{call.path}\n{call.content or ''}"
+
+
 def idle(call: Call) -> bool:
     """A call that does nothing: an echo of fixed words, a sleep, an empty command, no action at all."""
     if call.name == "malformed":
@@ -281,6 +297,28 @@ def wants_code(query: str) -> bool:
 def wants_tools(query: str) -> bool:
     """Whether the request cannot be met with words alone."""
     return bool(_TOOLS.search(query[:4000])) and not _HOW.match(query) and not wants_code(query)
+
+
+_FILE = re.compile(r"(?<![\w/.:])[\w/-]*\w+\.(?!g\b|e\b|com\b|org\b|net\b)[a-z][a-z0-9]{0,4}\b")
+
+
+def wanted_files(query: str) -> list[str]:
+    """Files the request names, without their folders."""
+    return [match[0].rpartition("/")[2] for match in _FILE.finditer(query[:4000])]
+
+
+_COMMON_WORDS = """
+and cal cla cod con def ein fil fix for fro fun has int imp let mak mod nam new not pri pro pyt ret scr sel som
+str tha the thi try use wit wri you
+"""
+_COMMON = frozenset(_COMMON_WORDS.split())
+
+
+def related(query: str, done: str) -> bool:
+    """Whether work shares any telling word with the request, by the word's first three letters."""
+    asked = {word[:3] for word in re.findall(r"[^\W\d_]{3,}", query[:4000].casefold())} - _COMMON
+    made = {word[:3] for word in re.findall(r"[^\W\d_]{3,}", done[:MAX_READ].casefold())}
+    return not asked or bool(asked & made) or any(name in done for name in wanted_files(query))
 
 
 def wanted_names(query: str) -> Iterator[str]:

@@ -17,7 +17,17 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from rusty_r2.rewards.code import idle_block
-from rusty_r2.rewards.reading import MAX_READ, Call, answer, blocks, calls, did_something, prose
+from rusty_r2.rewards.reading import (
+    MAX_READ,
+    Call,
+    answer,
+    blocks,
+    calls,
+    did_something,
+    prose,
+    wants_code,
+    wants_tools,
+)
 from rusty_r2.trace import ExecutionTrace
 
 CANNED_FROM = 3
@@ -35,15 +45,20 @@ def misconduct(trace: ExecutionTrace) -> str:
 
 
 def canned(traces: Iterable[ExecutionTrace]) -> set[str]:
-    """Ids of traces whose answer was also given to other requests, with nothing done for it."""
+    """Ids of traces whose answer was also given to other requests, where words are all there is to judge."""
     asked: dict[str, set[str]] = defaultdict(set)
     given: dict[str, list[str]] = defaultdict(list)
     for trace in traces:
         said = _plain(answer(trace))
-        if len(said) >= CANNED_CHARS and not did_something(trace):
+        if len(said) >= CANNED_CHARS:
             asked[said].add(_plain(trace.user_query))
-            given[said].append(trace.trace_id)
+            if not (did_something(trace) and _needs_deeds(trace)):
+                given[said].append(trace.trace_id)
     return {key for said, ids in given.items() if len(asked[said]) >= CANNED_FROM for key in ids}
+
+
+def _needs_deeds(trace: ExecutionTrace) -> bool:
+    return bool(trace.task_name) or wants_code(trace.user_query) or wants_tools(trace.user_query)
 
 
 # ── forged results ──────────────────────────────────────────────────────────────────────────────

@@ -40,7 +40,7 @@ def test_code_never_runs_outside_the_sandbox():
     [
         ("def add(a, b):\n    return a + b\nprint(add(1, 2))", 1),
         (
-            "import sys\ndef add(a, b):\n    return a + b\nif __name__ == '__main__':\n    sys.exit(add(0, 0))",
+            "import sys\nadd = max\nif __name__ == '__main__':\n    sys.exit(add(0, 0))",
             1,
         ),
         ("def add(a, b):\n    return a + b\nprint(add(int(input()), int(input())))", 1),
@@ -58,6 +58,7 @@ def test_code_never_runs_outside_the_sandbox():
         ("import os\nadd = max\nos._exit(0)", 0),
         ("add = sum\nraise SystemExit(1)", 0),
         ("add = sum\nwhile True:\n    print('x' * 1000)", 0),
+        ("add = sum\ntry:\n    add(1, nothing)\nexcept Exception:\n    pass", 0),
         ("import nowhere_to_be_found\nadd = sum", 0),
     ],
 )
@@ -127,7 +128,7 @@ def test_files_written_in_our_protocol_are_read():
     assert READ(ExecutionTrace(user_query="Fix a.py", steps=[Step(edit)])).score == 0
     assert READ(ExecutionTrace(user_query="Fix a.py", steps=[Step(edit), Step(fixed)])).score == 1
     empty = '{"action": "EDIT", "path": "pkg/__init__.py", "content": ""}'
-    assert READ(ExecutionTrace(user_query="Make a package", steps=[Step(empty)])).score == 1
+    assert READ(ExecutionTrace(user_query="Add pkg/__init__.py", steps=[Step(empty)])).score == 1
 
 
 def test_code_sees_neither_environment_nor_files_of_the_user(tmp_path, monkeypatch):

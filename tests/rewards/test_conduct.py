@@ -47,6 +47,10 @@ def test_the_documented_names_and_weights():
         (used(*[call()] * 20), 0),
         (used(query="Delete the file notes.txt", answer="It is gone."), 0),
         (used(query="Is it tested?", answer="I ran the suite and all tests pass."), 0),
+        (used(call("uname -a", result="Linux"), query="Count the lines of main.py"), 0),
+        (used(call("ls"), query="Write a Python function that adds"), None),
+        (used(call("echo 'x' > helper.txt"), query="Write a Python function that adds numbers"), None),
+        (used(call("echo 'def add(a, b): ...' > add.py"), query="Write a Python function that adds"), 1),
         (used(query="What is 2 + 2?", answer="4"), None),
     ],
 )
