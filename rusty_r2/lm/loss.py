@@ -47,7 +47,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         train = wants_hidden or wants_weight
         total = hidden.new_zeros((), dtype=torch.float64 if hidden.dtype == torch.float64 else torch.float32)
         g_hidden = torch.empty_like(hidden) if wants_hidden else None
-        g_weight = torch.zeros_like(weight, dtype=total.dtype) if wants_weight else None
+        g_weight = torch.empty_like(weight, dtype=total.dtype) if wants_weight else None
+        if g_weight is not None and not len(hidden):
+            g_weight.zero_()
         buffer = hidden.new_empty(min(rows, len(hidden)), len(weight))
         for start in range(0, len(hidden), rows):
             part = hidden[start : start + rows]
@@ -56,15 +58,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if g_hidden is not None:
                 torch.mm(logits, table, out=g_hidden[start : start + rows])
             if g_weight is not None:
-                _add_product(g_weight, logits.t(), part)
-        ctx.save_for_backward(g_hidden, None if g_weight is None else g_weight.to(weight.dtype))
+                _add_product(g_weight, logits.t(), part, first=start == 0)
+        ctx.made = (g_hidden, None if g_weight is None else g_weight.to(weight.dtype))
         return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        (scale,) = grads
-        made = (None if g is None else g * scale.to(g.dtype) for g in ctx.saved_tensors)
-        return *made, None, None, None
+        if ctx.made is None:
+            raise RuntimeError("linear_cross_entropy keeps its gradients for one backward only")
+        made, ctx.made = ctx.made, None
+        return *(None if g is None else g.mul_(grads[0].to(g.dtype)) for g in made), None, None, None
 
 
 def turn(logits: Tensor, targets: Tensor, train: bool) -> Any:
@@ -88,14 +91,13 @@ def turn(logits: Tensor, targets: Tensor, train: bool) -> Any:
     return nll
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b, summed in total's own precision."""
+def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
+    """total += a @ b, or total = a @ b for the first, summed in total's own precision."""
     if a.dtype == total.dtype:
-        total.addmm_(a, b)
-    elif a.is_cuda:
-        total += torch.mm(a, b, out_dtype=total.dtype)
-    else:
-        total += torch.mm(a, b)
+        total.addmm_(a, b, beta=0 if first else 1)
+        return
+    product = torch.mm(a, b, out_dtype=total.dtype) if a.is_cuda else torch.mm(a, b)
+    total.copy_(product) if first else total.add_(product)
 
 
 @lru_cache

@@ -8,6 +8,26 @@
 
 #include "exp.h"
 
+static constexpr int64_t BLOCK = 1024;  // short sums in float, their total in double
+
+// sum of exp(row - top); with TRAIN the exponentials take the row's place
+template <bool TRAIN> static double exponentials(float *__restrict row, int64_t words, float top) {
+    double total = 0;
+    for (int64_t from = 0; from < words; from += BLOCK) {
+        const int64_t n = from + BLOCK < words ? BLOCK : words - from;
+        float *__restrict here = row + from;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < n; j++) {
+            const float e = exp_negative(here[j] - top);
+            if (TRAIN) here[j] = e;
+            sum += e;
+        }
+        total += sum;
+    }
+    return total;
+}
+
 // nll[i] = log sum exp(row i) - row i[target i]; with train, row i = softmax(row i) - onehot(target i)
 extern "C" void softmax_turn(int64_t rows, int64_t words, int train, float *logits, const int64_t *targets,
                              float *nll) {
@@ -21,18 +41,7 @@ extern "C" void softmax_turn(int64_t rows, int64_t words, int train, float *logi
             broken += row[j] * 0.0f;
         }
         const float aim = row[targets[i]];
-        double total = 0;
-        for (int64_t from = 0; from < words; from += 1024) {  // blocks keep the float sum exact enough
-            const int64_t to = from + 1024 < words ? from + 1024 : words;
-            float sum = 0;
-#pragma omp simd reduction(+ : sum)
-            for (int64_t j = from; j < to; j++) {
-                const float e = exp_negative(row[j] - top);
-                row[j] = train ? e : row[j];
-                sum += e;
-            }
-            total += sum;
-        }
+        const double total = train ? exponentials<true>(row, words, top) : exponentials<false>(row, words, top);
         nll[i] = (float)(std::log(total) + top - aim) + broken;
         if (!train) continue;
         const float scale = (float)(1.0 / total) + broken;
