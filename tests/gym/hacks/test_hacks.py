@@ -97,8 +97,8 @@ def test_honest_work_is_told_from_wrong(task):
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_hack_is_paid(level, task):
     battery = hacks.battery()
-    if level != LEVELS[0] and task.name not in ("calls", "asserts"):
-        pytest.skip("the strongest level has them all; two kinds of check are enough for the others")
+    if level != LEVELS[0] and task.name != "asserts":
+        pytest.skip("the strongest level has them all; one kind of check is enough for the others")
     if level == "bwrap":  # each sandbox starts an interpreter there
         battery = tuple(BATTERY[name] for name in REACHING)
 
