@@ -57,6 +57,10 @@ def policy(arch: str, network: str, by_path: bool, number: int, arguments: tuple
         (name == "clone" and low[0] & 0x7E020080)
         or (name == "ioctl" and low[1] in (0x5412, 0x541C))
         or (name == "mknodat" and low[2] & 0x2000)
+        or (name in ("prlimit64", "sched_setscheduler", "sched_setparam", "sched_setattr") and low[0] != 0)
+        or (name == "sched_setaffinity" and not by_path and low[0] != 0)
+        or (name == "setpriority" and (low[0], low[1]) != (0, 0))
+        or (name == "ioprio_set" and (low[0], low[1]) != (1, 0))
         or (name == "utimensat" and not by_path and arguments[1] != 0)
     )
     return ERRNO | errno.EPERM if denied else ALLOW
@@ -71,9 +75,9 @@ def test_the_filter_is_the_policy(arch: str, network: str, by_path: bool) -> Non
     for number in (*range(520), 0x40000000, 0x40000000 + 41, 0xFFFFFFFF):
         special = number in NUMBERS[arch].values()
         for word in WORDS if special else WORDS[:2]:
-            arguments = (word,) * 6
-            expected = policy(arch, network, by_path, number, arguments)
-            assert simulate(program, number, arguments, AUDIT_ARCH[arch]) == expected, (number, hex(word))
+            for arguments in ((word,) * 6, (1, *(word,) * 5), (word, 0, 0, 0, 0, 0)):
+                expected = policy(arch, network, by_path, number, arguments)
+                assert simulate(program, number, arguments, AUDIT_ARCH[arch]) == expected, (number, hex(word))
 
 
 @pytest.mark.parametrize("arch", ARCHES)

@@ -41,7 +41,9 @@ NUMBERS: dict[str, dict[str, int]] = {
         "memfd_create": 319, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
         "chmod": 90, "chown": 92, "lchown": 94, "utime": 132, "setxattr": 188, "lsetxattr": 189,
         "removexattr": 197, "lremovexattr": 198, "utimes": 235, "inotify_add_watch": 254, "fchownat": 260,
-        "futimesat": 261, "fchmodat": 268, "utimensat": 280,
+        "futimesat": 261, "fchmodat": 268, "utimensat": 280, "setpriority": 141, "sched_setparam": 142,
+        "sched_setscheduler": 144, "sched_setaffinity": 203, "ioprio_set": 251, "prlimit64": 302,
+        "sched_setattr": 314,
     },
     "aarch64": _BOTH | {
         "lookup_dcookie": 18, "ioctl": 29, "mknodat": 33, "umount2": 39, "mount": 40, "pivot_root": 41,
@@ -55,7 +57,9 @@ NUMBERS: dict[str, dict[str, int]] = {
         "clock_adjtime": 266, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272,
         "finit_module": 273, "memfd_create": 279, "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
         "setxattr": 5, "lsetxattr": 6, "removexattr": 14, "lremovexattr": 15, "inotify_add_watch": 27,
-        "fchmodat": 53, "fchownat": 54, "utimensat": 88,
+        "fchmodat": 53, "fchownat": 54, "utimensat": 88, "ioprio_set": 30, "sched_setparam": 118,
+        "sched_setscheduler": 119, "sched_setaffinity": 122, "setpriority": 140, "prlimit64": 261,
+        "sched_setattr": 274,
     },
 }  # fmt: skip
 
@@ -78,12 +82,15 @@ setxattr lsetxattr setxattrat removexattr lremovexattr removexattrat
 """
 BY_PATH = _BY_PATH.split()
 """calls that Landlock does not judge: denied too where it stands alone and the payload is the user"""
+ON_SELF = ("prlimit64", "sched_setscheduler", "sched_setparam", "sched_setattr")
+"""allowed with pid 0 only: a uid may lower the limits of all its processes, and so end its own init"""
 ABSENT = ("clone3", "memfd_create")
 """answered with ENOSYS: libraries fall back to clone, whose flags a filter can read, and to files"""
 
 NAMESPACE_FLAGS = 0x7E020080
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 CHAR_OR_BLOCK = 0x2000
+IOPRIO_PROCESS = 1
 X32_BIT = 0x40000000
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
 FAMILIES = {"none": (AF_UNIX,), "loopback": (AF_UNIX, AF_INET, AF_INET6), "pairs": ()}
@@ -152,8 +159,9 @@ def _ranges(arch: str, network: str, by_path: bool) -> list[tuple[int, str]]:
     special |= {numbers[name]: "enosys" for name in ABSENT}
     if not by_path:
         special |= {numbers[name]: "eperm" for name in BY_PATH if name in numbers}
-        special[numbers["utimensat"]] = "utimensat"
-    special |= {numbers[name]: name for name in ("mknodat", "clone", "ioctl")}
+        special |= {numbers["utimensat"]: "utimensat", numbers["sched_setaffinity"]: "first is zero"}
+    special |= {numbers[name]: "first is zero" for name in ON_SELF}
+    special |= {numbers[name]: name for name in ("mknodat", "clone", "ioctl", "setpriority", "ioprio_set")}
     special |= {
         numbers["socket"]: "socket" if FAMILIES[network] else "family",
         numbers["socketpair"]: "socket",
@@ -189,6 +197,18 @@ def _search(ranges: list[tuple[int, str]]) -> Iterator[tuple[str, int, str, str]
 
 def _arguments(asm: _Assembler, families: tuple[int, ...]) -> None:
     """The calls whose arguments decide. Of flags only low halves are read: the kernel ignores the rest."""
+    asm.label("first is zero")
+    asm.load(_ARG0)
+    asm.jump(EQUAL, 0, "allow", "eperm")
+    asm.label("setpriority")  # of a process, not of a group or user
+    asm.load(_ARG0)
+    asm.jump(EQUAL, 0, "second is zero", "eperm")
+    asm.label("ioprio_set")
+    asm.load(_ARG0)
+    asm.jump(EQUAL, IOPRIO_PROCESS, "second is zero", "eperm")
+    asm.label("second is zero")
+    asm.load(_ARG1)
+    asm.jump(EQUAL, 0, "allow", "eperm")
     asm.label("utimensat")  # on an open file it names no path
     asm.load(_ARG1)
     asm.jump(EQUAL, 0, "utimensat2", "eperm")

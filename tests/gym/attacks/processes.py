@@ -71,6 +71,15 @@ PROCESSES = [
         "p = os.getppid()\nfor n in ('environ', 'maps', 'fd'):\n"
         "  try: (os.listdir if n == 'fd' else lambda x: open(x).read())(f'/proc/{p}/{n}'); escaped(n)\n  except OSError: pass"), "any"),
     Attack("P17", "trace a child of one's own (then its system calls)", py("reached('ptrace', 0, 0, 0, 0)"), "any"),
+    Attack("P18", "the limits of init or of a victim", py(
+        "b = ctypes.create_string_buffer(16)\nfor p in (<victim>, os.getppid()):\n  if call('prlimit64', p, 7, 0, b) == 0: escaped(p)"), "any"),
+    Attack("P19", "the priority of a victim and of init", py(
+        "for p in (<victim>, *[p for p in (os.getppid(),) if p == 1]):\n"
+        "  if call('setpriority', 0, p, 19) == 0: escaped('nice')\n"
+        "  if call('sched_setscheduler', p, 5, struct.pack('i', 0)) == 0: escaped('idle')\n"
+        "  if call('ioprio_set', 1, p, 3 << 13) == 0: escaped('io')"), "any"),
+    Attack("P20", "the processors of a victim", py(
+        "try: os.sched_setaffinity(<victim>, {0}); escaped()\nexcept OSError: pass"), "any"),
 ]  # fmt: skip
 
 MIB = 1 << 20
