@@ -107,6 +107,14 @@ def test_too_much_to_collect_is_an_os_error(level: str) -> None:
             box.files()
 
 
+def test_a_very_deep_tree_is_an_os_error_and_can_be_closed(level: str) -> None:
+    dig = "import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')\nopen('f', 'w'); os.chmod('.', 0)"
+    with open_sandbox(level=level, at_least="off") as box:
+        box.run(["python3", "-c", dig])
+        with pytest.raises(OSError):
+            box.files()
+
+
 def test_output_is_cut_in_the_middle_and_counted(box: Sandbox) -> None:
     limits = Limits(out_keep=1000, wall_s=20)
     result = box.run("echo first; seq 20000; echo last", limits=limits)
@@ -168,6 +176,20 @@ def test_a_guest_can_be_killed_and_outlived(box: Sandbox) -> None:
         assert dying.wait().reason == "signal"
     with box.guest("print('x' * 300_000)") as loud:
         assert loud.wait().dropped > 200_000
+
+
+OPEN = """
+import os
+for number in range(300):
+    try: os.fstat(number); print(number)
+    except OSError: pass
+"""
+
+
+def test_a_payload_holds_its_streams_and_nothing_else(box: Sandbox) -> None:
+    with box.guest("import time; time.sleep(60)", limits=Limits(wall_s=60)), box.guest(OPEN) as guest:
+        assert guest.wait().stdout.split() == [b"0", b"1", b"2", b"3"]
+        assert box.run(["python3", "-c", OPEN]).stdout.split() == [b"0", b"1", b"2"]
 
 
 def test_closing_ends_guests(level: str) -> None:

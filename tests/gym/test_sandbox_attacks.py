@@ -44,7 +44,7 @@ def battery(user: str, *options: str) -> dict:
         python, identity = sys.executable, {}
     done = subprocess.run(
         [python, "-B", str(SCRIPT), *options],
-        capture_output=True, text=True, cwd="/", timeout=280,
+        capture_output=True, text=True, cwd="/", timeout=590,
         env={"PATH": "/usr/bin:/bin", "HOME": "/tmp"}, **identity,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -59,6 +59,7 @@ def readable_by_all(path: Path) -> bool:
 
 @pytest.mark.parametrize("user", ["self", "stranger"])
 @pytest.mark.parametrize("level", levels())
+@pytest.mark.timeout(600)
 def test_nothing_gets_through(level: str, user: str) -> None:
     found = battery(user, "--level", level)
     assert set(found["succeeded"]) - GAPS[level] == set()
@@ -66,6 +67,7 @@ def test_nothing_gets_through(level: str, user: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["self", "stranger"])
+@pytest.mark.timeout(600)
 def test_the_attacks_bite_without_a_sandbox(user: str) -> None:
     found = battery(user, "--control")
     assert found["failed"] == []

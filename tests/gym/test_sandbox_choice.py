@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rusty_r2.gym.levels import host, landlock
-from rusty_r2.gym.sandbox import probe
+from rusty_r2.gym.levels import host, landlock, launch, ns, spawned
+from rusty_r2.gym.sandbox import Limits, probe
 
 ROOT = Path(__file__).resolve().parents[2]
 AVAILABLE = [report.name for report in probe() if report.available]
@@ -82,3 +82,13 @@ def test_the_package_is_carved_out_of_what_landlock_shows(tmp_path: Path) -> Non
     assert landlock.around(str(tmp_path), hidden) == [f"{tmp_path}/bin", f"{tmp_path}/lib/site/numpy"]
     assert landlock.around(str(tmp_path / "bin"), hidden) == [f"{tmp_path}/bin"]
     assert landlock.around(hidden, hidden) == []
+
+
+@pytest.mark.skipif("ns" not in AVAILABLE, reason="needs ns")
+def test_the_package_is_covered_where_ns_would_show_it() -> None:
+    spawner = launch.Spawner(ns.config() | {"hidden": ["/usr/share"]})
+    _, (folder,) = spawner.ask(ns._open_request(1, Limits()))
+    with spawned.SpawnedSandbox(ns._place(spawner, 1, folder, "none", spawner.close), Limits()) as box:
+        assert box.run("ls -A /usr/share").stdout == b""
+        assert box.run("touch /usr/share/x").code == 1
+        assert box.run("ls /usr/bin/env").ok

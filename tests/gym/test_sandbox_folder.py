@@ -111,6 +111,8 @@ def test_a_dry_run_tells_and_touches_nothing(folder: Path) -> None:
         changes = box.run("true").changes or ()
         assert {Change("deleted", "src/b.py"), Change("added", "src/c", 2)} <= set(changes)
         assert box.read("a.txt") == b"Amore\n"
+        shut = box.run("mkdir -p shut/in; chmod 000 shut; mkdir -p $(seq -s/ 100)").changes or ()
+        assert Change("added", "shut/") in shut
     assert snapshot(folder) == before
 
 

@@ -12,6 +12,7 @@ from rusty_r2.gym.levels import kernel
 from rusty_r2.gym.sandbox import Change
 
 NO_LINKS_BENEATH = 0x02 | 0x04 | 0x08
+MAX_DEPTH = 64
 
 
 def between(lower: int, upper: int) -> tuple[Change, ...]:
@@ -20,15 +21,20 @@ def between(lower: int, upper: int) -> tuple[Change, ...]:
 
 
 def _walk(lower: int, upper: int, prefix: str) -> Iterator[Change]:
-    names = os.listdir(upper)
-    for name in names:
+    if prefix.count("/") > MAX_DEPTH:
+        return
+    for name in os.listdir(upper):
         path = prefix + name
         now = os.stat(name, dir_fd=upper, follow_symlinks=False)
         before = _status(lower, path)
         if stat.S_ISCHR(now.st_mode) and now.st_rdev == 0:
             yield Change("deleted", path)
         elif stat.S_ISDIR(now.st_mode):
-            below = kernel.open_beneath(upper, name, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                below = kernel.open_beneath(upper, name, os.O_RDONLY | os.O_DIRECTORY)
+            except PermissionError:  # the payload shut it; what is inside stays untold
+                yield Change("added" if before is None else "modified", f"{path}/")
+                continue
             try:
                 if before is None:
                     yield Change("added", f"{path}/")

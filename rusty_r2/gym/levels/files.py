@@ -71,20 +71,30 @@ def usage(root: int) -> tuple[int, int]:
 
 
 def remove(root: int) -> None:
-    """Empty a folder, whatever its owner made of it."""
-    with os.scandir(root) as entries:
-        listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in listed:
-        if not is_folder:
-            os.unlink(name, dir_fd=root)
-            continue
-        below = _enter(root, name, True)
-        try:
-            os.fchmod(below, 0o700)
-            remove(below)
-        finally:
-            os.close(below)
-        os.rmdir(name, dir_fd=root)
+    """Empty a folder, whatever its owner made of it: folders are flattened, so that no depth defeats us."""
+    moved = 0
+    while listed := _list(root):
+        for name, is_folder in listed:
+            if not is_folder:
+                os.unlink(name, dir_fd=root)
+                continue
+            below = _enter(root, name, True)
+            try:
+                os.fchmod(below, 0o700)
+                for inner, inner_is_folder in _list(below):
+                    if inner_is_folder:
+                        moved += 1
+                        os.rename(inner, f".rusty-{moved}", src_dir_fd=below, dst_dir_fd=root)
+                    else:
+                        os.unlink(inner, dir_fd=below)
+            finally:
+                os.close(below)
+            os.rmdir(name, dir_fd=root)
+
+
+def _list(folder: int) -> list[tuple[str, bool]]:
+    with os.scandir(folder) as entries:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
 
 
 def _relative(path: str) -> str:
