@@ -211,6 +211,8 @@ def _has_effect(node: ast.stmt, query: str) -> bool:
         return False
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return any(_has_effect(inner, query) for inner in node.body) or bool(getattr(node, "bases", []))
+    if isinstance(node, (ast.If, ast.While)) and not isinstance(node.test, (ast.Constant, ast.Name)):
+        return True
     if isinstance(node, (ast.If, ast.For, ast.While, ast.With, ast.Try)):
         inner = [*node.body, *getattr(node, "orelse", []), *getattr(node, "finalbody", [])]
         return any(_has_effect(part, query) for part in inner)

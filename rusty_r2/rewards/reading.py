@@ -266,20 +266,28 @@ _HOW = re.compile(
     r"is|are|does|do|should|wie|warum|was|erkl\w+)\b",
     re.I,
 )
+_THINGS = (
+    r"(?:functions?|scripts?|programs?|class(?:es)?|code|snippets?|regex|one-liners?|methods?|modules?|"
+    r"algorithms?|decorators?|generators?|python|bash|funktion\w*|skripte?|programme?|klassen?)\b"
+)
+_ORDER = r"(?:^|[.?!:,\n]\s*|\b(?:please|bitte|you|me|and|then)\s+(?:to\s+)?)"
+"""where an order begins: at the start of a sentence, or after "please", "can you" and the like"""
 _CODE = re.compile(
-    r"\b(?:write|implement|create|build|code|program|generate|give me|make|fix|refactor|complete|define|"
-    r"develop|schreib\w*|erstell\w*|implementier\w*|programmier\w*)\b[^.?!\n]{0,80}?"
-    r"\b(?:functions?|scripts?|programs?|class(?:es)?|code|snippets?|regex|one-liners?|methods?|modules?|"
-    r"algorithms?|decorators?|generators?|python|bash|funktion\w*|skripte?|programme?|klassen?)\b",
+    rf"{_ORDER}(?:write|implement|create|build|code|program|generate|give me|make|fix|refactor|complete|"
+    rf"define|develop|schreib\w*|erstell\w*|implementier\w*|programmier\w*)\b[^.?!\n]{{0,80}}?\b{_THINGS}"
+    rf"|\bi (?:need|want|would like|'d like) an?\b[^.?!\n]{{0,40}}?\b{_THINGS}"
+    rf"|\b{_THINGS}[^.?!\n]{{0,80}}?\b(?:schreiben|erstellen|implementieren|programmieren)\b",
     re.I,
 )
 _TOOLS = re.compile(
-    r"\b(?:run|execute|list|delete|remove|create|rename|move|copy|open|read|search|find|look up|install|"
+    rf"{_ORDER}(?:run|execute|list|delete|remove|create|rename|move|copy|open|read|search|find|look up|install|"
     r"download|check|fetch|send|commit|deploy|count|edit|append|fix|add|update|print|show|"
     r"suche?|lies|öffne|lösche?|erstelle?|liste|führe?)\b"
     r"[^.?!\n]{0,60}?"
     r"(?:\b(?:files?|folders?|director(?:y|ies)|repo(?:sitory)?|commands?|tests?|web|internet|e-?mails?|"
-    r"logs?|branch(?:es)?|database|servers?|process(?:es)?|disk|terminal|shell|lines|dateien?|ordner|verzeichnis)\b|\b[\w/-]+\.[a-z]{1,4}\b)",
+    r"logs?|branch(?:es)?|database|servers?|process(?:es)?|disk|terminal|shell|lines|dateien?|ordner|"
+    r"verzeichnis)\b"
+    r"|\b[\w/-]+\.[a-z]{1,4}\b)",
     re.I,
 )
 _NAMED = re.compile(
@@ -308,8 +316,8 @@ def wanted_files(query: str) -> list[str]:
 
 
 _COMMON_WORDS = """
-and cal cla cod con def ein fil fix for fro fun has int imp let mak mod nam new not pri pro pyt ret scr sel som
-str tha the thi try use wit wri you
+and cal cla cod con def ein fil fix for fro fun has int imp let mak mod nam new not pri pro pyt ret scr sel
+som str tha the thi try use wit wri you
 """
 _COMMON = frozenset(_COMMON_WORDS.split())
 
