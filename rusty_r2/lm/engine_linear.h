@@ -280,19 +280,22 @@ template <class T> static void one_floats(const Linear& L, const Acts& a, int fr
 
 template <class T, int FOURS>
 static void tile_floats(const Acts& a, int token, const T* w, float* out, size_t stride) {
-    Floats y[4 * FOURS];
-    for (Floats& each : y) each = zero_f();
+    Floats c0 = zero_f(), c1 = c0, c2 = c0, c3 = c0, c4 = c0, c5 = c0, c6 = c0, c7 = c0;  // an array would be stored
     const float* x = a.f.data() + (size_t)(token / 4) * a.width * 4;
-    for (int k = 0; k < a.width; k++) {
-        const Floats b = eight(w + k * 8);
-        for (int t = 0; t < FOURS; t++) {
-            const QuadF q = quad(x + (size_t)t * a.width * 4 + k * 4);
-            y[4 * t] = fma<0>(y[4 * t], b, q), y[4 * t + 1] = fma<1>(y[4 * t + 1], b, q);
-            y[4 * t + 2] = fma<2>(y[4 * t + 2], b, q), y[4 * t + 3] = fma<3>(y[4 * t + 3], b, q);
-        }
+    const size_t next = FOURS > 1 ? (size_t)a.width * 4 : 0;
+    for (int k = 0; k < a.width; k++, x += 4, w += 8) {
+        const Floats b = eight(w);
+        const QuadF q = quad(x);
+        c0 = fma<0>(c0, b, q), c1 = fma<1>(c1, b, q), c2 = fma<2>(c2, b, q), c3 = fma<3>(c3, b, q);
+        if (FOURS == 1) continue;
+        const QuadF r = quad(x + next);
+        c4 = fma<0>(c4, b, r), c5 = fma<1>(c5, b, r), c6 = fma<2>(c6, b, r), c7 = fma<3>(c7, b, r);
     }
+    float y[64];
+    store(y, c0), store(y + 8, c1), store(y + 16, c2), store(y + 24, c3);
+    store(y + 32, c4), store(y + 40, c5), store(y + 48, c6), store(y + 56, c7);
     const int count = std::min(4 * FOURS, a.n - token);
-    for (int i = 0; i < count; i++) store(out + (size_t)(token + i) * stride, y[i]);
+    for (int i = 0; i < count; i++) memcpy(out + (size_t)(token + i) * stride, y + 8 * i, 32);
 }
 
 template <class T> static void floats(const Linear& L, const Acts& a, int from, int to, float* out, size_t stride) {
