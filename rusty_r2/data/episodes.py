@@ -41,6 +41,8 @@ from rusty_r2.task import Task
 SHARES = {"CMD": 0.42, "EDIT": 0.24, "STEPS": 0.1, "MSG": 0.1, "DEBUG": 0.05, "REPAIR": 0.04, "CHAT": 0.03}
 SHARES |= {"REFUSE": 0.02}
 """of the episodes; EDITs are long, so by tokens they weigh about as much as CMDs"""
+WORK = ("CMD", "EDIT", "STEPS", "DEBUG")
+"""kinds of which there can hardly be too many"""
 LONGEST = 60
 """words of an answer in a message"""
 
@@ -78,9 +80,10 @@ def build(config: EpisodesConfig) -> str:
             if pools.size % 200 == 0:
                 meter.show(f"{pools.size:,} episodes made")
     rng = random.Random(f"{config.seed}/after")
-    single = [pools.draw(kind, config.count // 25, rng) for kind in ("CMD", "MSG", "EDIT")]
+    some = int(config.count * SHARES["REPAIR"]) // 3
+    single = [pools.draw(kind, some, rng) for kind in ("CMD", "MSG", "EDIT")]
     for episode in itertools.chain(
-        repairs(itertools.chain(*single), rng), chats(pools, config.count // 25, rng)
+        repairs(itertools.chain(*single), rng), chats(pools, int(config.count * SHARES["CHAT"]), rng)
     ):
         pools.add(episode, 1.0)
     chosen = pools.mix(config.count)
@@ -117,12 +120,12 @@ class Pools:
         return rng.sample(short, min(count, len(short)))
 
     def mix(self, count: int) -> list[Episode]:
-        """`count` episodes by SHARES; where a kind runs short the others make up for it."""
+        """`count` episodes by SHARES; where a kind runs short, work fills up, as far as there is any."""
         ranked = {kind: sorted(pool)[:count] for kind, pool in sorted(self._kinds.items())}
         taken = {kind: min(len(pool), int(count * SHARES.get(kind, 0.05))) for kind, pool in ranked.items()}
         short = count - sum(taken.values())
         while short > 0:
-            open_ = [kind for kind, pool in ranked.items() if taken[kind] < len(pool)]
+            open_ = [kind for kind in WORK if taken.get(kind, 0) < len(ranked.get(kind, ()))]
             if not open_:
                 break
             for kind in open_:
@@ -136,6 +139,9 @@ def collect(config: EpisodesConfig) -> Iterator[tuple[Episode, float]]:
     """Every episode that can be made, with its weight in the mix."""
     rng = random.Random(f"{config.seed}/collect")
     workers = config.workers or os.cpu_count() or 1
+    if config.gym:  # first: what can fail on a machine should fail early
+        tasks = catalog.tasks("train", seed=config.seed, count=config.gym)
+        yield from _weigh(play(tasks, seed=config.seed, source="gym", workers=workers), 50.0)
     yield from _weigh(voice.small_talk(rng), 1.5)
     yield from _weigh(voice.refusals(), 1.0)
     for path in itertools.chain.from_iterable(files_below(_there(root)) for root in config.source):
@@ -143,9 +149,6 @@ def collect(config: EpisodesConfig) -> Iterator[tuple[Episode, float]]:
             yield from from_file(path, rng, seed=config.seed, workers=workers)
     for source in config.code:
         yield from _weigh(itertools.islice(_from_code(source, rng), config.functions), 1.0)
-    if config.gym:
-        tasks = catalog.tasks("train", seed=config.seed, count=config.gym)
-        yield from _weigh(play(tasks, seed=config.seed, source="gym", workers=workers), 50.0)
 
 
 @dataclass(frozen=True)
