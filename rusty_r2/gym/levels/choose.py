@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from rusty_r2.errors import ConfigError, RustyError, SandboxError
-from rusty_r2.gym.levels import bwrap, landlock, ns
+from rusty_r2.gym.levels import bwrap, kernel, landlock, ns, seccomp
 from rusty_r2.gym.sandbox import LEVELS, LevelReport, Limits, Mode, Network, Sandbox
 
 APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
@@ -53,7 +53,7 @@ def open_level(
     protect: tuple[str, ...],
     network: Network,
 ) -> Sandbox:
-    _check_system(level)
+    _check_system()
     if workspace is not None and not workspace.is_dir():
         raise ConfigError(f"{workspace} is not a folder")
     if level == "ns":
@@ -63,13 +63,13 @@ def open_level(
     return landlock.open_jail(level, limits, workspace=workspace, mode=mode, protect=protect, network=network)
 
 
-def _check_system(level: str) -> None:
+def _check_system() -> None:
     if sys.platform != "linux":
         raise SandboxError(
             f"the sandbox needs Linux; this is {platform.system()}. Run it in a Linux container or machine"
         )
-    if sys.version_info < (3, 10) or not hasattr(os, "pidfd_open"):
-        raise SandboxError("the sandbox needs a Python built for Linux 5.3 or newer")
+    if kernel.ARCH not in seccomp.NUMBERS or not hasattr(os, "pidfd_open"):
+        raise SandboxError(f"the sandbox needs Linux 5.3 on x86_64 or aarch64; this is {platform.platform()}")
 
 
 def reports() -> list[LevelReport]:

@@ -50,7 +50,7 @@ def _other_id() -> int | None:
 def interpreter_paths() -> list[str]:
     """Where this Python's own files are; site packages of a virtual environment are not among them."""
     base = Path(sys.base_prefix).resolve()
-    if str(base).startswith("/usr"):
+    if Path("/usr") in (base, *base.parents):
         return []
     if base in (Path("/"), Path.home()) or base in Path.home().parents:
         return [sysconfig.get_path("stdlib"), python()]

@@ -53,7 +53,7 @@ def open_ns(
     number = spawner.number()
     _, (folder,) = spawner.ask(_open_request(number, limits))
     release = partial(spawner.ask, {"op": "close", "id": number})
-    return SpawnedSandbox(_place(spawner, number, folder, network, release=lambda: void(release())), limits)
+    return SpawnedSandbox(_place(spawner, number, folder, network, release=release), limits)
 
 
 def _open_bound(
@@ -87,7 +87,7 @@ def _open_request(number: int, limits: Limits) -> dict[str, Any]:
     return {"op": "open", "id": number, "disk": ceil(limits.disk), "inodes": ceil(limits.inodes)}
 
 
-def _place(spawner: Spawner, number: int, folder: int, network: str, release: Callable[[], None]) -> Place:
+def _place(spawner: Spawner, number: int, folder: int, network: str, release: Callable[[], object]) -> Place:
     uid, gid = host.identity()
     env = host.environment("/box", "/tmp", host.interpreter_paths())
     return Place(
@@ -107,10 +107,6 @@ def _release(spawner: Spawner, layers: list[int]) -> None:
     for layer in layers:
         os.close(layer)
     spawner.close()
-
-
-def void(_: object) -> None:
-    """For callbacks whose answer nobody needs."""
 
 
 def shared_spawner(level: str, settings: dict[str, Any]) -> Spawner:

@@ -40,7 +40,7 @@ class Place:
     uid: int
     gid: int
     by_pidfd: bool
-    release: Callable[[], None]
+    release: Callable[[], object]
     over: Callable[[Limits], Reason | None] | None = None
     """asked during a run whether the workspace has outgrown its limits"""
     writable: bool = True
@@ -149,9 +149,11 @@ class SpawnedSandbox(Sandbox):
                 theirs.append(read if inward else write)
             theirs.insert(4, _job(job))
             _, (pidfd,) = self._place.spawner.ask(request, theirs + extra)
-        except BaseException:
+        except BaseException as error:
             for descriptor in ours:
                 os.close(descriptor)
+            if isinstance(error, OSError):
+                raise SandboxError(f"this machine failed the sandbox: {error}") from error
             raise
         finally:
             for descriptor in theirs:
@@ -173,9 +175,14 @@ class SpawnedSandbox(Sandbox):
         """With the payload's rights, and in a folder of ours whatever mode the payload gave it."""
         self._check_open()
         with kernel.acting_as(self._place.uid, self._place.gid):
-            if self._place.owned:
-                os.fchmod(self._place.folder, 0o755)
-            yield
+            try:
+                if self._place.owned:
+                    os.fchmod(self._place.folder, 0o755)
+                yield
+            except OSError as error:
+                if error.errno in HOST_FAULTS:
+                    raise SandboxError(f"this machine failed the sandbox: {error}") from error
+                raise
 
     def read(self, path: str) -> bytes:
         with self._folder():
@@ -209,6 +216,8 @@ class SpawnedSandbox(Sandbox):
             raise SandboxError("this sandbox is closed")
 
 
+HOST_FAULTS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+"""errors that no payload can bring about from inside"""
 SHELL = shutil.which("bash", path="/usr/bin:/bin") or "/bin/sh"
 
 
