@@ -231,8 +231,10 @@ class GRPODatasetBuilder:
 def raw_rewards(group: Sequence[Judged]) -> list[float]:
     """What each trace of a group is worth: a person's word, or a total that can be compared."""
     totals = group_totals([one.score for one in group])
-    pairs = zip(group, totals, strict=True)
-    return [float(bool(one.trace.label)) if by_person(one.trace) else total or 0.0 for one, total in pairs]
+    return [
+        float(bool(one.trace.label)) if by_person(one.trace) or total is None else total
+        for one, total in zip(group, totals, strict=True)
+    ]
 
 
 def _chunks(group: Sequence[Judged], most: int) -> list[Sequence[Judged]]:

@@ -50,14 +50,19 @@ def completion_of(trace: ExecutionTrace, form: Form = "conversational") -> Text:
         return said if form == "plain" else [{"role": "assistant", "content": said}]
     turns: list[Message] = []
     for step in trace.steps:
-        turns += [{"role": "assistant", "content": step.reply}, {"role": "tool", "content": step.observation}]
+        turns += [
+            {"role": "assistant", "content": str(step.reply)},
+            {"role": "tool", "content": str(step.observation)},
+        ]
     turns.pop()  # nobody answers the last observation
     if form == "plain":
         return "\n".join(f"{'Observation: ' * (turn['role'] == 'tool')}{turn['content']}" for turn in turns)
     return turns
 
 
-def _message(turn: Mapping[str, Any]) -> Message:
+def _message(turn: Any) -> Message:
+    if not isinstance(turn, Mapping):
+        return {"role": "user", "content": str(turn)}
     content = turn.get("content")
     if isinstance(content, list):  # parts, as some chat logs have them
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
@@ -152,15 +157,24 @@ def save(
     """Write rows: one JSON object a line, or one JSON list, or Parquet."""
     found = list(rows)
     if format == "jsonl":
-        text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in found)
+        text = "".join(_line(row) + "\n" for row in found)
     elif format == "json":
-        text = json.dumps(found, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+        text = "[\n" + ",\n".join(map(_line, found)) + "\n]\n"
     elif format == "parquet":
         to_hf(found).to_parquet(str(path))
         return Path(path)
     else:
         raise ConfigError(f"there is no format {format!a}; say jsonl, json or parquet")
-    return files.write(Path(path), text.encode("utf-8", "replace"))
+    return files.write(Path(path), text)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character has no UTF-8: written as \ud83d it comes back as it was
+        return json.dumps(row, ensure_ascii=True, allow_nan=False)
+    return text
 
 
 def load(path: str | Path) -> list[dict[str, Any]]:

@@ -129,7 +129,7 @@ def _is_python(block: Block) -> bool:
     if block.language:
         return False
     tree = python_tree(block.source)
-    return isinstance(tree, ast.Module) and any(_has_effect(node, "") for node in tree.body)
+    return isinstance(tree, ast.Module) and _acts(tree, "")
 
 
 def _checkable(found: list[Block]) -> list[Block]:
@@ -173,7 +173,7 @@ def does_nothing(source: str, query: str) -> str:
     tree = python_tree(source)
     if isinstance(tree, str):
         return ""
-    if not any(_has_effect(node, query.casefold()) for node in tree.body):
+    if not _acts(tree, query.casefold()):
         return "the code does nothing"
     if any(isinstance(node, ast.Try) and _hides_errors(node) for node in tree.body):
         return "the code hides its errors"
@@ -181,6 +181,13 @@ def does_nothing(source: str, query: str) -> str:
     if names and not _defined(tree) & set(names):
         return f"the code does not define {names[0]}"
     return ""
+
+
+def _acts(tree: ast.Module, query: str) -> bool:
+    try:
+        return any(_has_effect(node, query) for node in tree.body)
+    except RecursionError:  # thousands of branches: whatever it is, it is not nothing
+        return True
 
 
 def idle_block(block: Block, query: str) -> bool:

@@ -172,7 +172,7 @@ _SPECIAL = re.compile(
     r"<\|[\w ]{2,30}\|>|<\?xml|<!\[CDATA\["
     r"|</?(?:think|tool_call|tool_response|function_calls?|invoke|parameter)\b"
 )
-_JSON_ACTION = re.compile(r"^\s*\{\s*\"(?:action|tool|tool_name|function|name|arguments)\"\s*:", re.M)
+_JSON_ACTION = re.compile(r"^[ \t]*\{\s{0,9}\"(?:action|tool|tool_name|function|name|arguments)\"\s*:", re.M)
 
 
 class FormatComplianceReward(BaseReward):
@@ -192,7 +192,7 @@ class FormatComplianceReward(BaseReward):
 
     def compute(self, trace: ExecutionTrace) -> RewardResult:
         said = answer(trace)
-        malformed = sum(step.action is None for step in trace.steps)
+        malformed = sum(call.name == "malformed" for call in calls(trace))
         if malformed:
             return RewardResult(0.0, True, {"malformed": malformed}, error="a reply was no action")
         if not said.strip():

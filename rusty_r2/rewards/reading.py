@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rusty_r2.protocol import Cmd, Edit, Msg
-from rusty_r2.trace import ExecutionTrace, ToolCallTrace
+from rusty_r2.trace import ExecutionTrace, Step, ToolCallTrace
 
 MAX_READ = 200_000
 """characters of an answer or a block that are looked at"""
@@ -63,7 +63,12 @@ _FENCE = re.compile(r"^ {0,3}(?P<mark>`{3,}|~{3,})(?P<info>[^\n`]*)$")
 
 def answer(trace: ExecutionTrace) -> str:
     """The last words to the user."""
-    return trace.final_response or trace.answer
+    return trace.final_response or (trace.answer if all(map(_is_text, trace.steps[-1:])) else "")
+
+
+def _is_text(step: Any) -> bool:
+    """Whether a step from outside holds what it should: its fields are not checked on the way in."""
+    return isinstance(step.reply, str) and isinstance(step.observation, str)
 
 
 def blocks(text: str) -> list[Block]:
@@ -158,7 +163,9 @@ _REFUSED = re.compile(r"exit [1-9]|stopped: |SYSTEM_MSG: ")
 """how the gym's answer begins where a command failed or a file was not written"""
 
 
-def _from_step(step: Any) -> Call | None:
+def _from_step(step: Step) -> Call | None:
+    if not _is_text(step):
+        return Call("malformed", False, str(step.reply)[:MAX_READ], str(step.observation))
     action = step.action
     if action is None:
         return Call("malformed", False, step.reply[:MAX_READ], step.observation)
@@ -184,10 +191,11 @@ def _from_tool(call: ToolCallTrace) -> Call:
     text = next((given[key] for key in _COMMAND_KEYS if isinstance(given.get(key), str)), None)
     path = next((given[key] for key in _PATH_KEYS if isinstance(given.get(key), str)), "")
     content = next((given[key] for key in _CONTENT_KEYS if isinstance(given.get(key), str)), None)
-    writes = bool(path and _WRITES.search(call.tool_name))
+    name = str(call.tool_name)
+    writes = bool(path and _WRITES.search(name))
     said = text if text is not None else _words(given)
     return Call(
-        call.tool_name,
+        name,
         succeeded(call),
         said,
         _words(call.result),
@@ -209,8 +217,8 @@ def _words(value: Any) -> str:
         return value[:MAX_READ]
     try:
         return json.dumps(value, sort_keys=True, default=str)[:MAX_READ]
-    except (TypeError, ValueError):
-        return str(value)[:MAX_READ]
+    except (TypeError, ValueError, RecursionError):
+        return type(value).__name__
 
 
 _FAILED = re.compile(
@@ -270,7 +278,7 @@ _THINGS = (
     r"(?:functions?|scripts?|programs?|class(?:es)?|code|snippets?|regex|one-liners?|methods?|modules?|"
     r"algorithms?|decorators?|generators?|python|bash|funktion\w*|skripte?|programme?|klassen?)\b"
 )
-_ORDER = r"(?:^|[.?!:,\n]\s*|\b(?:please|bitte|you|me|and|then)\s+(?:to\s+)?)"
+_ORDER = r"(?:^|[.?!:,\n]\s{0,4}|\b(?:please|bitte|you|me|and|then)\s+(?:to\s+)?)"
 """where an order begins: at the start of a sentence, or after "please", "can you" and the like"""
 _CODE = re.compile(
     rf"{_ORDER}(?:write|implement|create|build|code|program|generate|give me|make|fix|refactor|complete|"
@@ -280,8 +288,8 @@ _CODE = re.compile(
     re.I,
 )
 _TOOLS = re.compile(
-    rf"{_ORDER}(?:run|execute|list|delete|remove|create|rename|move|copy|open|read|search|find|look up|install|"
-    r"download|check|fetch|send|commit|deploy|count|edit|append|fix|add|update|print|show|"
+    rf"{_ORDER}(?:run|execute|list|delete|remove|create|rename|move|copy|open|read|search|find|look up|"
+    r"install|download|check|fetch|send|commit|deploy|count|edit|append|fix|add|update|print|show|"
     r"suche?|lies|öffne|lösche?|erstelle?|liste|führe?)\b"
     r"[^.?!\n]{0,60}?"
     r"(?:\b(?:files?|folders?|director(?:y|ies)|repo(?:sitory)?|commands?|tests?|web|internet|e-?mails?|"

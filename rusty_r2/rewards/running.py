@@ -201,12 +201,12 @@ _NETWORK = re.compile(
     r"docker|kubectl|ssh|scp|systemctl|service|git (?:clone|pull|push|fetch)|python3? -m pip|gh|ollama)\b",
     re.M,
 )
-_LAST_EXIT = re.compile(r"\n\s*exit(?:\s+0)?\s*\Z")
+_LAST_EXIT = re.compile(r"\n[ \t]*exit(?:[ \t]+0)?\Z")
 
 
 def _shell(source: str, timeout: float) -> Outcome:
     token = secrets.token_hex(16)
-    text = _LAST_EXIT.sub("\n", re.sub(r"^\$ ", "", source, flags=re.M))
+    text = _LAST_EXIT.sub("", re.sub(r"^\$ ", "", source.rstrip(), flags=re.M)) + "\n"
     if _NETWORK.search(text):
         return Outcome(None, "needs a network or a system of its own")
     with open_sandbox(limits=_limits(timeout), files={"block.sh": text.encode("utf-8", "replace")}) as box:

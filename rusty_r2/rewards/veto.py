@@ -78,7 +78,7 @@ def _forged(trace: ExecutionTrace, said: str) -> str:
         if re.search(r"TEST_RESULT|SYSTEM_MSG", call.text) and call.name != "EDIT":
             return "prints the gym's own words"
     shown = "\n".join(call.result for call in done)
-    words = [said, *(step.reply for step in trace.steps)]
+    words = [said, *(str(step.reply) for step in trace.steps)]
     for text in words:
         for match in _MACHINERY.finditer(text[:MAX_READ]):
             if match[0].strip() not in shown:
