@@ -28,7 +28,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import gpu_sweeps as sweeps
-from gpu_sweeps import BEGAN, DEVICE, relative, say, sync, timed
+from gpu_sweeps import BEGAN, DEVICE, relative, say, some, sync, timed
 
 from rusty_r2.lm import fused
 from rusty_r2.lm.rwkv import PRESETS, ModelConfig, TinyRWKVLM
@@ -195,6 +195,9 @@ def measure(args: argparse.Namespace, name: str, step: Callable[[], None]) -> No
     step()
     sync()
     first = time.time() - before
+    if DEVICE == "cpu":
+        say("step", kind=name, first_s=first)
+        return
     ms = timed(step, warm=3, runs=10)
     again = timed(step, warm=0, runs=10)
     sync()
@@ -205,10 +208,11 @@ def measure(args: argparse.Namespace, name: str, step: Callable[[], None]) -> No
     sync()
     rate = args.batch * args.time / min(ms, again) * 1e3
     share = rate / args.floor if getattr(args, "floor", 0) else 0
+    peak = torch.cuda.max_memory_allocated() / 1e9
     say("step", kind=name, ms=ms, again=again, launch_ms=launch, tokens_per_s=rate, of_floor=share,
-        first_s=first, peak_gb=torch.cuda.max_memory_allocated() / 1e9 if DEVICE == "cuda" else 0)  # fmt: skip
+        first_s=first, peak_gb=peak)  # fmt: skip
     TABLE.append(
-        f"{name:32} {ms:7.2f} ms (again {again:.2f})  {rate / 1e6:5.2f} M tokens/s  {share:.2f} of floor"
+        f"{name:32} {ms:7.2f} ms (again {again:.2f})  {rate / 1e6:5.2f} M tokens/s, {share:.2f} of floor"
     )
 
 
@@ -278,11 +282,11 @@ def profile(args: argparse.Namespace) -> None:
     for kind in ("fused", "fused + own ffn products"):
         fused.PRODUCTS = kind != "fused"
         step = stepper(args, TinyRWKVLM.of(PRESETS[args.preset]).to(DEVICE))
-        for _ in range(3):
+        for _ in some(1, 2, 3):
             step()
         sync()
         with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as seen:
-            for _ in range(3):
+            for _ in some(1, 2, 3):
                 step()
             sync()
         rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
@@ -317,9 +321,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.rehearse:
         args.batch, args.time = 2, 40
-        PRESETS[args.preset] = ModelConfig(vocab_size=300, d_embed=32, d_hidden=64, n_layers=2)
+        PRESETS[args.preset] = ModelConfig(vocab_size=300, d_embed=32, d_hidden=64, n_layers=1)
         os.environ["RUSTY_WKV"] = "triton"
-        fused.suits = lambda model, ids: os.environ["RUSTY_FUSED"] != "0"  # type: ignore[assignment]
+        fused.suits = lambda model, ids: os.environ.get("RUSTY_FUSED") != "0"  # type: ignore[assignment]
     elif not torch.cuda.is_available():
         sys.exit("benchmarks/gpu.py needs a CUDA GPU; benchmarks/train_speed.py measures processors")
     name = "none" if args.rehearse else torch.cuda.get_device_name()

@@ -59,6 +59,11 @@ def timed(f: Callable[[], Any], *, warm: int = 3, runs: int = 10) -> float:
     return statistics.median(a.elapsed_time(b) for a, b in pairwise(marks))
 
 
+def some(*choices: Any) -> tuple[Any, ...]:
+    """What a sweep tries: all of it, or the first when rehearsing."""
+    return choices if DEVICE == "cuda" else choices[:1]
+
+
 def relative(a: Tensor, b: Tensor) -> float:
     a, b = a.detach(), b.detach()
     return float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-30))
@@ -75,8 +80,8 @@ def wkv(args: argparse.Namespace) -> None:
     w = -torch.exp(torch.linspace(-5, 3, c.d_hidden, device=DEVICE))
     u = torch.randn_like(w)
     usual = triton_wkv.PROGRAMS, triton_wkv.BLOCK
-    for block in (32, 64, 128):
-        for programs in (1, 4096, 8192, 16384, 32768):
+    for block in some(32, 64, 128):
+        for programs in some(1, 4096, 8192, 16384, 32768):
             triton_wkv.PROGRAMS, triton_wkv.BLOCK = programs, block
             y, end, *kept = triton_wkv.forward(w, u, k, v, None, None, True)
             ahead = timed(lambda: triton_wkv.forward(w, u, k, v, None, None, True))
@@ -96,16 +101,14 @@ def mix(args: argparse.Namespace) -> None:
     x, add, gate = (torch.randn(args.batch, args.time, C, **new) for _ in range(3))
     norm = torch.nn.LayerNorm(C).to(DEVICE)
     mixes = tuple(torch.rand(C, device=DEVICE, requires_grad=True) for _ in range(3))
-    big, other = (
-        torch.empty(2**30, device=DEVICE, dtype=torch.uint8),
-        torch.empty(2**30, device=DEVICE, dtype=torch.uint8),
-    )
-    speed = 2 * 2**30 / timed(lambda: other.copy_(big)) / 1e6
+    amount = 2**30 if DEVICE == "cuda" else 2**20
+    big, other = (torch.empty(amount, device=DEVICE, dtype=torch.uint8) for _ in range(2))
+    speed = 2 * amount / timed(lambda: other.copy_(big)) / 1e6
     say("sweep mix", copy_gb_per_s=speed)
     usual = triton_mix.ROWS, triton_mix._warps
     size = x.numel() * 2 / 1e6
-    for rows in (8, 16, 32, 64):
-        for warps in (1, 2, 4):
+    for rows in some(8, 16, 32, 64):
+        for warps in some(1, 2, 4):
             triton_mix.ROWS = rows
             triton_mix._warps = lambda channels: warps  # noqa: B023
             ahead = timed(lambda: triton_mix.add_norm_mix(x, add, gate, norm, mixes))
@@ -128,18 +131,19 @@ def loss(args: argparse.Namespace) -> None:
     hidden = torch.randn(tokens, c.d_hidden, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.randn(c.vocab_size, c.d_hidden, device=DEVICE, requires_grad=True)
     targets = torch.randint(0, c.vocab_size, (tokens,), device=DEVICE)
-    for chunk in (2048, 4096, 8192, 16384, 32768):
+    for chunk in some(2048, 4096, 8192, 16384, 32768):
         ms = timed(lambda: linear_cross_entropy(hidden, weight, targets, chunk=chunk), runs=5)  # noqa: B023
         say("sweep loss", chunk=chunk, ms=ms)
-    logits = torch.randn(16384, c.vocab_size, device=DEVICE, dtype=torch.bfloat16)
+    many = 16384 if DEVICE == "cuda" else 4
+    logits = torch.randn(many, c.vocab_size, device=DEVICE, dtype=torch.bfloat16)
     usual = triton_loss.BLOCK
-    for block in (2048, 4096, 8192, 16384, 32768):
+    for block in some(2048, 4096, 8192, 16384, 32768):
         triton_loss.BLOCK = block
-        ms = timed(lambda: triton_loss.turn(logits, targets[:16384], True), runs=5)
-        say("sweep loss", block=block, rows=16384, ms=ms, gb_per_s=2 * logits.numel() * 2 / ms / 1e6)
+        ms = timed(lambda: triton_loss.turn(logits, targets[:many], True), runs=5)
+        say("sweep loss", block=block, rows=many, ms=ms, gb_per_s=2 * logits.numel() * 2 / ms / 1e6)
     triton_loss.BLOCK = usual
     total = torch.zeros_like(weight)
-    part = hidden.detach()[:16384]
+    part = hidden.detach()[:many]
     want = total + torch.mm(logits.t(), part, out_dtype=torch.float32)
     separate = timed(lambda: total.add_(torch.mm(logits.t(), part, out_dtype=torch.float32)), runs=5)
     total.zero_()
@@ -164,10 +168,12 @@ def ffn(args: argparse.Namespace) -> None:
         library_and_square_ms=timed(lambda: triton_mix.squared_relu(torch.mm(x, key.t()))),
         library_back_ms=timed(lambda: torch.mm(g, value, out=s)))  # fmt: skip
     usual = triton_ffn.TILE
-    for tile in (
-        (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4),
-        (256, 128, 64, 8, 3), (128, 128, 32, 4, 4), (64, 256, 64, 4, 3), (256, 128, 64, 8, 4),
-    ):  # fmt: skip
+    tiles = (
+        (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3),
+        (128, 128, 64, 4, 4), (256, 128, 64, 8, 3), (128, 128, 32, 4, 4), (64, 256, 64, 4, 3),
+        (256, 128, 64, 8, 4),
+    )  # fmt: skip
+    for tile in some(*tiles):
         triton_ffn.TILE = tile
         try:
             ahead = timed(lambda: triton_ffn._run(x, key, s, s, 1, key.stride(0), False))
