@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from rusty_r2.agent.prompt import conversation
 from rusty_r2.errors import PolicyError
 from rusty_r2.trace import ExecutionTrace
 
@@ -49,7 +50,7 @@ class Policy(Protocol):
 
 
 class ScriptedPolicy:
-    """Says the given lines in order; for tests, demos and replaying a trace."""
+    """Says the given lines in order, from request to request; for tests, demos and replaying a trace."""
 
     name = "script"
     digest = ""
@@ -58,9 +59,10 @@ class ScriptedPolicy:
         self.lines = lines
 
     def reply(self, trace: ExecutionTrace, *, listen: Listener | None = None) -> Reply:
-        if len(trace.steps) >= len(self.lines):
+        said = sum(turn.role == "assistant" for turn in conversation(trace))
+        if said >= len(self.lines):
             raise PolicyError(f"the script has {len(self.lines)} lines and is at its end")
-        text = self.lines[len(trace.steps)]
+        text = self.lines[said]
         if listen is not None:
             listen(text)
         return Reply(text, tokens_out=len(text.split()))

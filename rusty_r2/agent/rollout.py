@@ -55,7 +55,7 @@ def rollout(
             total_tokens_out=trace.total_tokens_out + reply.tokens_out,
             llm_calls_count=trace.llm_calls_count + 1,
             sandbox_level=info.get("level") or trace.sandbox_level,
-            ended="masked" if info.get("masked") else "done" if done else "turns",
+            ended="masked" if info.get("masked") else "done" if done else info.get("ended", "turns"),
         )
         if done or cut_short:
             break

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Two dials that a person sets: what the sandbox allows, and when to be asked.
+
+allow   read         commands see the folder and cannot change it; files are not edited
+        workspace    changes stay inside the folder; protected paths stay as they are
+        network      refused: no level of the sandbox offers a network
+ask     always       before every command and every edit
+        writes       before anything in the folder changes
+        never        not at all
+
+A question is answered with yes, no (and why, for the model), always for this kind, or an edited command.
+How it is put to a person is for keyboard.py; where there is nobody, `nobody` says no.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rusty_r2.errors import ConfigError
+from rusty_r2.protocol import Cmd, Edit
+
+Allow = Literal["read", "workspace", "network"]
+Ask = Literal["always", "writes", "never"]
+
+_COMPOUND = re.compile(r"[;&|<>$`(){}\n\\*?#!~\[\]]")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is about to be done, for a person to decide."""
+
+    action: Cmd | Edit
+    about: Literal["run", "write", "keep"]
+    """run the command, write the file, or keep what the command changed"""
+    kind: str
+    """what "always" would cover"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    yes: bool
+    always: bool = False
+    note: str = ""
+    """why not, in words for the model"""
+    command: str | None = None
+    """run this instead"""
+
+
+Asker = Callable[[Question], Answer]
+YES = Answer(True)
+
+
+def nobody(question: Question) -> Answer:
+    """Where there is no terminal, what would need a yes gets a no."""
+    return Answer(False, note="there is nobody to ask")
+
+
+@dataclass
+class Approval:
+    """The dial `ask`, whom to ask, and what was granted for good."""
+
+    ask: Ask = "writes"
+    asker: Asker = nobody
+    granted: set[str] = field(default_factory=set)
+    """kinds that need no more asking in this session"""
+
+    def before_running(self, action: Cmd, *, harmless: bool) -> Answer:
+        """`harmless`: it runs on a copy or read-only, so nothing changes without another question."""
+        if self.ask == "never" or (self.ask == "writes" and harmless):
+            return YES
+        return self._decide(Question(action, "run", kind_of(action)))
+
+    def before_writing(self, action: Edit) -> Answer:
+        return YES if self.ask == "never" else self._decide(Question(action, "write", kind_of(action)))
+
+    def before_keeping(self, action: Cmd) -> Answer:
+        """Asked after a command ran on a copy; whoever said yes before it ran is not asked twice."""
+        return YES if self.ask != "writes" else self._decide(Question(action, "keep", kind_of(action)))
+
+    def _decide(self, question: Question) -> Answer:
+        if question.kind in self.granted:
+            return YES
+        answer = self.asker(question)
+        if answer.yes and answer.always:
+            self.granted.add(question.kind)
+        return answer
+
+
+def kind_of(action: Cmd | Edit) -> str:
+    """What "always" covers: all edits; one program; or, for anything composed, exactly this text."""
+    if isinstance(action, Edit):
+        return "EDIT"
+    try:
+        words = [] if _COMPOUND.search(action.command) else shlex.split(action.command)
+    except ValueError:
+        words = []
+    return words[0] if words and "=" not in words[0] else action.command
+
+
+def check(allow: Allow) -> None:
+    """Refuse what the sandbox cannot do."""
+    if allow == "network":
+        raise ConfigError(
+            "no sandbox level offers a network, and outside one commands do not run. Type: --allow workspace"
+        )

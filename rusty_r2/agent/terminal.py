@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""The conversation of one person with one agent: `rusty chat`, and `rusty ask "…"` for a single request.
+
+    rusty chat --model rusty --workspace . --allow workspace --ask writes
+    echo "what is in here?" | rusty chat
+
+A request is worked on in the main loop (rollout.py) for several steps, in the person's folder
+(workspace.py), until there is an answer or the turns run out. Every exchange becomes a trace in the
+store. Ctrl-C stops the answer, not the program. What is typed after a colon is carried out here
+(`COMMANDS`); how things look is in screen.py, how they are typed in keyboard.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from rusty_r2.agent.address import MindOptions, open_policy
+from rusty_r2.agent.approval import Allow, Approval, Ask, nobody
+from rusty_r2.agent.policy import Listener, Policy, Reply
+from rusty_r2.agent.prompt import conversation
+from rusty_r2.agent.rollout import begin, rollout
+from rusty_r2.agent.screen import Screen
+from rusty_r2.agent.workspace import LIMITS, Workspace
+from rusty_r2.config import home
+from rusty_r2.errors import PolicyError, RustyError
+from rusty_r2.protocol import MAX_REPLY
+from rusty_r2.trace import ExecutionTrace, new_id
+
+Scorer = Callable[[ExecutionTrace], str]
+"""what `:reward` shows; the rewards are another room, so the door brings it"""
+MOST_TURNS, KEPT_TURNS = 64, 16
+"""a conversation longer than the first is cut to about the second; seldom, because it is then read again"""
+
+
+@dataclass(frozen=True)
+class ChatConfig(MindOptions):
+    model: str = "rusty"
+    """which mind: rusty, runs/NAME, a checkpoint, script:FILE, hf:NAME, gguf:PATH, ollama:NAME, http://…"""
+    workspace: Path = Path()
+    """the folder to work in"""
+    allow: Allow = "workspace"
+    """what commands may do: read the folder, or change it; network is refused honestly"""
+    ask: Ask = "writes"
+    """when to ask: always, before the folder changes (writes), or never"""
+    dry: bool = False
+    """begin in dry run: show what would change and touch nothing"""
+    store: bool = True
+    """keep every exchange as a trace; --no-store switches it off"""
+    store_url: str = ""
+    """another trace store: a file, or postgresql://…"""
+    max_turns: int = 8
+    """steps on one request"""
+    timeout: float = 60.0
+    """seconds a command may take"""
+    level: str = "auto"
+    """sandbox level: auto, ns, bwrap or landlock"""
+
+
+@dataclass(frozen=True)
+class AskConfig(ChatConfig):
+    query: Annotated[str, tyro.conf.Positional] = "-"
+    """what is wanted; - reads it from standard input"""
+    json: bool = False
+    """print the whole trace as one JSON object"""
+
+
+class Stopped(RustyError):
+    """A person stopped the answer, or it had no end."""
+
+
+def chat(config: ChatConfig, *, score: Scorer | None = None, policy: Policy | None = None) -> None:
+    """Talk until `:q`, Ctrl-D or the end of standard input."""
+    live = sys.stdin.isatty() and sys.stdout.isatty()
+    with opened(config, Screen(live=live), score, policy) as talk:
+        (_talk_on_a_terminal if live else _talk_in_a_pipe)(talk, config)
+
+
+def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None = None) -> str | None:
+    """One request, one answer on standard output; what was done on the way goes to standard error."""
+    query = sys.stdin.read().strip() if config.query == "-" else config.query
+    with opened(config, Screen(live=False), score, policy) as talk:
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            talk.place.approval.asker = _keyboard(talk, config).ask
+        trace = talk.request(query)
+    if config.json:
+        import json
+
+        return json.dumps(trace.to_dict(), ensure_ascii=False)
+    if trace.ended != "done":
+        raise PolicyError(f"no answer: {trace.ended} after {len(trace.steps)} steps. Type: rusty chat")
+    return None
+
+
+@contextmanager
+def opened(config: ChatConfig, screen: Screen, score: Scorer | None, policy: Policy | None) -> Iterator[Talk]:
+    """A mind, a place and a store, closed again at the end."""
+    from rusty_r2.store import TraceStore
+
+    limits = replace(LIMITS, wall_s=config.timeout, cpu_s=max(1, round(config.timeout)))
+    with Workspace(
+        config.workspace, allow=config.allow, approval=Approval(config.ask), watcher=screen,
+        limits=limits, level=config.level,
+    ) as place:  # fmt: skip
+        place.dry = config.dry
+        mind = policy or open_policy(config.model, config)
+        store = TraceStore(config.store_url or None) if config.store else None
+        try:
+            yield Talk(mind, place, screen, store=store, config=config, score=score)
+        finally:
+            if store is not None:
+                store.close()
+
+
+class Heard:
+    """A policy that is listened to: its pieces go to the screen, and it stops when told to."""
+
+    def __init__(self, policy: Policy, screen: Screen, stop: threading.Event) -> None:
+        self._policy, self._screen, self._stop = policy, screen, stop
+        self.name, self.digest, self.sampling = policy.name, policy.digest, policy.sampling
+        self.replies: list[Reply] = []
+        self.trace: ExecutionTrace | None = None
+        """the newest one it was shown: what is left where the loop is cut short"""
+
+    def reply(self, trace: ExecutionTrace, *, listen: Listener | None = None) -> Reply:
+        self.trace = trace
+        length = 0
+
+        def hear(piece: str) -> None:
+            nonlocal length
+            length += len(piece)
+            if self._stop.is_set():
+                raise Stopped("stopped")
+            if length > MAX_REPLY:
+                raise Stopped(f"the reply passed {MAX_REPLY:,} characters without an end")
+            self._screen.hear(piece)
+
+        self._screen.begin_reply()
+        try:
+            if self._stop.is_set():
+                raise Stopped("stopped")
+            reply = self._policy.reply(trace, listen=hear)
+        finally:
+            self._screen.end_reply()
+        self.replies.append(reply)
+        return reply
+
+
+class Talk:
+    """One conversation: what was said, and what a person can do about it."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        place: Workspace,
+        screen: Screen,
+        *,
+        store: Any = None,
+        config: ChatConfig | None = None,
+        score: Scorer | None = None,
+    ) -> None:
+        self.policy, self.place, self.screen, self.store, self.score = policy, place, screen, store, score
+        self.config = config or ChatConfig()
+        self.session = new_id()
+        self.last: ExecutionTrace | None = None
+        self.history: list[dict[str, Any]] = []
+
+    def request(self, query: str) -> ExecutionTrace:
+        """Work on one request; whatever happens, what was said is a trace."""
+        heard = Heard(self.policy, self.screen, self.place.cancel)
+        fresh = replace(
+            begin(heard, self.place, query=query),
+            session_id=self.session, agent_name="rusty", history=self.history,
+        )  # fmt: skip
+        heard.trace = fresh
+        try:
+            with _stoppable(self.place.cancel):
+                trace = rollout(heard, self.place, fresh, max_turns=self.config.max_turns)
+        except (RustyError, KeyboardInterrupt, EOFError) as error:
+            stopped = isinstance(error, (Stopped, KeyboardInterrupt, EOFError))
+            self.screen.error(str(error) or "stopped")
+            trace = replace(heard.trace, ended="stopped" if stopped else type(error).__name__)
+        self._end(trace, heard.replies)
+        return trace
+
+    def _end(self, trace: ExecutionTrace, replies: list[Reply]) -> None:
+        if trace.ended == "done":
+            self.screen.answer(trace.answer)
+        elif trace.ended in ("turns", "malformed"):
+            self.screen.error(
+                f"no answer after {len(trace.steps)} steps ({trace.ended}); say more, or :reset"
+            )
+        if replies and self.screen.live:
+            self.screen.notice(_speed(trace, replies))
+        self.last = trace
+        self.history = _shortened([turn._asdict() for turn in conversation(trace)[1:]])
+        if self.store is not None:
+            try:
+                self.store.append(trace)
+            except RustyError as error:
+                self.screen.error(f"not stored: {error}")
+
+
+def _shortened(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """{role, content} of the turns; the oldest requests go when there are too many."""
+    said = [{"role": turn["role"], "content": turn["text"]} for turn in turns]
+    if len(said) <= MOST_TURNS:
+        return said
+    starts = [at for at, turn in enumerate(said) if turn["role"] == "user" and at >= len(said) - KEPT_TURNS]
+    return said[starts[0] if starts else len(said) :]
+
+
+def _speed(trace: ExecutionTrace, replies: list[Reply]) -> str:
+    tokens, seconds = sum(r.tokens_out for r in replies), sum(r.seconds for r in replies)
+    rate = f", {tokens / seconds:,.0f} tokens/s" if seconds else ""
+    steps = f"{len(trace.steps)} {'step' if len(trace.steps) == 1 else 'steps'}"
+    return f"{steps}, first word after {replies[0].seconds_to_first:.2f} s{rate}"
+
+
+@contextmanager
+def _stoppable(stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C asks the answer to stop; a second one does not ask."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _keyboard(talk: Talk, config: ChatConfig) -> Any:
+    from rusty_r2.agent.commands import COMMANDS
+    from rusty_r2.agent.keyboard import Keyboard
+
+    history = home() / "chat_history" if config.store else None
+    return Keyboard(talk.screen, list(COMMANDS), talk.place.folder, history)
+
+
+def _talk_on_a_terminal(talk: Talk, config: ChatConfig) -> None:
+    from rusty_r2.agent.commands import carry_out, greeting
+
+    keyboard = _keyboard(talk, config)
+    talk.place.approval.asker = keyboard.ask
+    talk.screen.say(greeting(talk))
+    while True:
+        try:
+            line = keyboard.request(dry=talk.place.dry)
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if line.strip() and not carry_out(talk, line):
+            return
+
+
+def _talk_in_a_pipe(talk: Talk, config: ChatConfig) -> None:
+    """One request a line; nobody can be asked, so what needs a yes is refused."""
+    from rusty_r2.agent.commands import carry_out
+
+    talk.place.approval.asker = nobody
+    if config.ask != "never":
+        talk.screen.notice("no terminal: what needs a yes is refused (--ask never grants it)")
+    for line in sys.stdin:
+        if line.strip() and not carry_out(talk, line.rstrip("\n")):
+            return
+
+
+def who() -> str:
+    """Whose label it is."""
+    return os.environ.get("USER") or "person"

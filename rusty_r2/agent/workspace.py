@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""A person's own folder as the place an agent works in: the gym's two verbs, the gym's words, real files.
+
+    place = Workspace(Path("."), approval=Approval("writes", asker))
+    place.reset(options={"query": "fix the failing test"})
+    place.step('{"action": "CMD", "command": "pytest -q"}')
+
+A command runs in the sandbox on a copy-on-write view of the folder. What it changed is then shown, asked
+about if the person wants to be asked, and carried over through journal.py; so nothing changes unseen and
+everything can be undone. A dry run is the same without the carrying over. Where the machine offers no
+such view (levels bwrap and landlock), commands run in the folder itself and the question comes first.
+Protected paths (`.git/hooks`, `.env`, …, at any depth) stay as they are either way. Who is asked and when is
+in approval.py, what a person sees in screen.py.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from rusty_r2.agent.approval import YES, Allow, Approval, check
+from rusty_r2.agent.carry import carry_over
+from rusty_r2.agent.diff import diff
+from rusty_r2.agent.journal import Journal, Undone
+from rusty_r2.errors import ConfigError, ProtocolError, SandboxError, TaskError
+from rusty_r2.gym.env import clip, shown
+from rusty_r2.gym.sandbox import DEFAULT_PROTECTED, Change, Limits, Mode, Result, Sandbox, open_sandbox
+from rusty_r2.protocol import Cmd, Edit, Msg, parse
+from rusty_r2.task import clean_path
+
+PROTECTED = (
+    *DEFAULT_PROTECTED,
+    *(".netrc", ".aws", ".gnupg", ".kube", ".docker", ".git-credentials", ".bash_login", ".zshenv"),
+    *(".config/autostart", ".local/bin", ".rusty"),
+)
+CACHES = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"}
+COMPARED = 10
+"""files changed by one command whose difference is shown"""
+LIMITS = Limits(
+    wall_s=60, cpu_s=60, mem_process=64 << 30, mem_tree=4 << 30, nproc=256, nofile=1024,
+    fsize=512 << 20, disk=512 << 20, inodes=100_000,
+)  # fmt: skip
+"""a person's projects need more room than the gym's tasks"""
+
+
+class Watcher(Protocol):
+    """Whoever wants to see what is done, as it is done."""
+
+    def command(self, command: str) -> None: ...
+    def result(self, result: Result) -> None: ...
+    def edit(self, lines: list[str]) -> None: ...
+    def changes(self, changes: Sequence[Change], *, dry: bool) -> None: ...
+    def notice(self, text: str) -> None: ...
+
+
+class Unseen:
+    """Nobody looks on."""
+
+    def command(self, command: str) -> None: ...
+    def result(self, result: Result) -> None: ...
+    def edit(self, lines: list[str]) -> None: ...
+    def changes(self, changes: Sequence[Change], *, dry: bool) -> None: ...
+    def notice(self, text: str) -> None: ...
+
+
+class Workspace:
+    """One folder of a person."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        allow: Allow = "workspace",
+        approval: Approval | None = None,
+        watcher: Watcher | None = None,
+        limits: Limits = LIMITS,
+        level: str = "auto",
+        max_output: int = 4000,
+        max_malformed: int = 3,
+    ) -> None:
+        check(allow)
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is not a folder. Type: --workspace FOLDER")
+        self.folder, self.allow, self.limits, self.level = folder.resolve(), allow, limits, level
+        self.approval = approval or Approval()
+        self.watcher: Watcher = watcher or Unseen()
+        self.journal = Journal(self.folder)
+        self.cancel = threading.Event()
+        """set it to end the command that runs now"""
+        self.max_output, self.max_malformed = max_output, max_malformed
+        self._dry, self._copies, self._malformed = False, True, 0
+        self._box: Sandbox | None = None
+
+    @property
+    def dry(self) -> bool:
+        return self._dry
+
+    @dry.setter
+    def dry(self, wanted: bool) -> None:
+        self.close()
+        self._dry = wanted
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        """A new request: `options["query"]`. Files may have changed since the last one, so look again."""
+        if not self._dry:
+            self.close()
+        query = (options or {}).get("query", "")
+        self._malformed = 0
+        self.cancel.clear()
+        self.journal.begin(query)
+        return query, {}
+
+    def step(self, reply: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Carry out one reply; whatever it says, what comes back is an observation."""
+        try:
+            action = parse(reply)
+            self._malformed = 0
+            if isinstance(action, Msg):
+                return "", 0.0, True, False, self._info()
+            seen, ok = self._edit(action) if isinstance(action, Edit) else self._command(action)
+        except ProtocolError as error:
+            return self._malformed_reply(error)
+        except SandboxError as error:
+            self.watcher.notice(str(error))
+            self.close()
+            seen = "SYSTEM_MSG: the sandbox failed; this does not count."
+            return seen, 0.0, False, True, self._info(masked=True, why=str(error))
+        return seen, 0.0, False, False, self._info(ok=ok)
+
+    def undo(self) -> Undone:
+        """Take back what the newest request changed."""
+        self.close()
+        return self.journal.undo()
+
+    def close(self) -> None:
+        box, self._box = self._box, None
+        if box is not None:
+            box.close()
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ── EDIT ────────────────────────────────────────────────────────────────────────────────────
+
+    def _edit(self, action: Edit) -> tuple[str, bool]:
+        try:
+            path = self._writable(action.path)
+            content = action.content.encode()
+            self.watcher.edit(diff(path, self._content(path), content))
+            if not self._dry:
+                answer = self.approval.before_writing(action)
+                if not answer.yes:
+                    return _refused(answer.note), False
+            self._write(path, content)
+        except (TaskError, OSError) as error:
+            told = f"EDIT refused: {_why(error)}"
+            self.watcher.notice(told)
+            return f"SYSTEM_MSG: {told}", False
+        return f"wrote {path}", True
+
+    def _writable(self, path: str) -> str:
+        """`path` cleaned; OSError where it is not the agent's to write."""
+        path = clean_path(path)
+        if self.allow == "read":
+            raise OSError("the folder is read-only here (the person said: --allow read)")
+        if is_protected(path):
+            raise OSError(f"{path} is protected")
+        return path
+
+    def _content(self, path: str) -> bytes | None:
+        """What the file holds now, in the dry run's view where there is one."""
+        place = self.folder / path
+        try:
+            if self._dry:
+                return self._opened().read(path)
+            if place.is_symlink() or place.resolve() != place:
+                raise OSError(f"{path} goes through a link")
+            return place.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _write(self, path: str, content: bytes) -> None:
+        if self._dry:
+            self._opened().write(path, content)
+        else:
+            self.close()
+            self.journal.write(path, content)
+
+    # ── CMD ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _command(self, action: Cmd) -> tuple[str, bool]:
+        box = self._opened()
+        harmless = self._dry or self._copies or self.allow == "read"
+        answer = YES if self._dry else self.approval.before_running(action, harmless=harmless)
+        if not answer.yes:
+            self.watcher.command(action.command)
+            return _refused(answer.note), False
+        command = action.command if answer.command is None else answer.command
+        self.watcher.command(command)
+        before = None if harmless else self._remembered(box)
+        result = box.run(command, cancel=self.cancel)
+        self.watcher.result(result)
+        told = [shown(result, self.max_output)]
+        if answer.command is not None:
+            told.insert(0, f"SYSTEM_MSG: The user changed the command to: {command}")
+        if harmless:
+            told += self._settle(Cmd(command), box, result)
+        elif before is not None:
+            self._note_changes(box, before)
+        return "\n".join(told), result.ok
+
+    def _settle(self, action: Cmd, box: Sandbox, result: Result) -> list[str]:
+        """Show what the command changed in its copy, and carry it over if that is wanted."""
+        changes = [change for change in result.changes or () if _matters(change)]
+        if not changes:
+            return []
+        self.watcher.changes(changes, dry=self._dry)
+        self.watcher.edit(self._compared(box, changes))
+        if self._dry:
+            return []
+        answer = self.approval.before_keeping(action)
+        try:
+            if not answer.yes:
+                reason = f": {answer.note}" if answer.note else ""
+                return [f"SYSTEM_MSG: The user did not keep what this changed{reason}"]
+            left = carry_over(box, changes, self.journal, is_protected, self.limits)
+        finally:
+            self.close()
+        if left:
+            self.watcher.notice(f"not kept: {_some(left)}")
+            return [f"SYSTEM_MSG: Not kept: {_some(left)}"]
+        return []
+
+    def _compared(self, box: Sandbox, changes: Sequence[Change]) -> list[str]:
+        """The diff of the first files that changed."""
+        lines: list[str] = []
+        for change in [change for change in changes if change.kind == "modified"][:COMPARED]:
+            try:
+                lines += diff(change.path, (self.folder / change.path).read_bytes(), box.read(change.path))
+            except OSError:
+                continue  # a link, or a folder that became a file: its name is shown
+        return lines
+
+    def _remembered(self, box: Sandbox) -> dict[str, bytes] | None:
+        try:
+            return box.files()
+        except OSError:
+            self.watcher.notice("the folder is too large to remember: what this changes cannot be undone")
+            return None
+
+    def _note_changes(self, box: Sandbox, before: dict[str, bytes]) -> None:
+        after = box.files()
+        changes = []
+        for path in sorted({*before, *after}):
+            if before.get(path) != after.get(path):
+                self.journal.remember(path, before.get(path))
+                kind = "deleted" if path not in after else "modified" if path in before else "added"
+                changes.append(Change(kind, path, len(after.get(path, b""))))  # type: ignore[arg-type]
+        if changes:
+            self.watcher.changes(changes, dry=False)
+
+    def _opened(self) -> Sandbox:
+        if self._box is None:
+            try:
+                self._box = self._open("ro" if self.allow == "read" and not self._dry else "overlay")
+            except ConfigError:
+                if self._dry or self.allow == "read":
+                    raise
+                self._copies = False
+                self._box = self._open("rw")
+        return self._box
+
+    def _open(self, mode: Mode) -> Sandbox:
+        limits = self.limits
+        try:
+            return open_sandbox(
+                level=self.level, workspace=self.folder, mode=mode, limits=limits, protect=PROTECTED
+            )
+        except OSError as error:
+            raise SandboxError(f"the folder cannot be opened in the sandbox: {error}") from error
+
+    # ── words ───────────────────────────────────────────────────────────────────────────────────
+
+    def _malformed_reply(self, error: ProtocolError) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._malformed += 1
+        over = self._malformed >= self.max_malformed
+        self.watcher.notice(f"not an action ({error}); " + ("given up" if over else "asked again"))
+        seen = f"SYSTEM_MSG: Invalid format: {error}. {error.hint}"
+        info = self._info(valid=False) | ({"ended": "malformed"} if over else {})
+        return seen, 0.0, False, over, info
+
+    def _info(self, **facts: Any) -> dict[str, Any]:
+        return {"level": self._box.level if self._box else "", "valid": True, "ok": True, **facts}
+
+
+def is_protected(path: str) -> bool:
+    """Whether other programs of the person run or trust what is at `path`, at any depth."""
+    parts = posixpath.normpath(path).split("/")
+    if parts[-1].startswith(".env"):
+        return True
+    tails = ["/".join(parts[at:]) for at in range(len(parts))]
+    return any(tail == kept or tail.startswith(f"{kept}/") for tail in tails for kept in PROTECTED)
+
+
+def _matters(change: Change) -> bool:
+    """Caches are made again by whoever needs them; they are neither shown nor carried over."""
+    return change.kind != "protected" and not CACHES & set(change.path.split("/"))
+
+
+def _refused(note: str) -> str:
+    return f"SYSTEM_MSG: The user said no{': ' + note if note else ''}"
+
+
+def _why(error: Exception) -> str:
+    return clip(getattr(error, "strerror", None) or str(error), 200)
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return ", ".join(found[:5]) + more
