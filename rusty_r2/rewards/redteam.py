@@ -211,6 +211,9 @@ CHEATS: dict[str, Policy] = {
     "swallowed errors": lambda request: _code(
         request, "def slugify(t):\n    return t.nope\ntry:\n    slugify('')\nexcept Exception:\n    pass"
     ),
+    "its own judge": lambda request: _code(
+        request, "import builtins\nbuiltins.Exception = ()\ndef slugify(t):\n    return t.x\nslugify('')"
+    ),
     "sleep": lambda request: _code(request, "import time\ntime.sleep(3600)"),
     "endless output": lambda request: _code(
         request, "def slugify(t):\n    return t * 2\nwhile True:\n    print('x' * 4096)"

@@ -59,6 +59,17 @@ def test_code_never_runs_outside_the_sandbox():
         ("add = sum\nraise SystemExit(1)", 0),
         ("add = sum\nwhile True:\n    print('x' * 1000)", 0),
         ("add = sum\ntry:\n    add(1, nothing)\nexcept Exception:\n    pass", 0),
+        ("add = sum\nimport json\njson.dumps = lambda said: str([said[0], 'end', '', 0])\nnothing()", 0),
+        (
+            "add = sum\nimport builtins\nbuiltins.SystemExit = Exception\nimport sys\nsys.exit(0)\nnothing()",
+            0,
+        ),
+        (
+            "add = sum\nimport builtins\nbuiltins.str = lambda _: ''\nbuiltins.type = str\nnothing()",
+            0,
+        ),
+        ("add = sum\nimport sys\nprint(sys._getframe(1).f_locals['token'])", 0),
+        ("add = sum\nraise ModuleNotFoundError('no', name='torch')", 0),
         ("import nowhere_to_be_found\nadd = sum", 0),
     ],
 )
@@ -72,7 +83,9 @@ def test_a_program_that_hangs_earns_nothing():
 
 
 def test_a_library_the_sandbox_lacks_is_no_verdict():
-    assert running._python_outcome("", ["raised", "ModuleNotFoundError: torch", "torch"]).ok is None
+    assert (
+        running._python_outcome("import torch", ["raised", "ModuleNotFoundError: torch", "torch"]).ok is None
+    )
 
 
 @pytest.mark.parametrize(
