@@ -111,9 +111,13 @@ class KTODatasetBuilder:
         if max_examples is not None and len(kept) > max_examples:
             report.left_out["over --max-examples"] += len(kept) - max_examples
             kept = kept[:max_examples]
-        examples = rows.apart(
-            [self._example(one) for one in kept], [rows.digest(rows.prompt_of(one.trace)) for one in kept]
-        )
+        made = [self._example(one) for one in kept]
+        splits = ([example for example in made if example.split == split] for split in ("train", "eval"))
+        examples = [
+            example
+            for some in splits
+            for example in rows.apart(some, [rows.digest(example.prompt) for example in some])
+        ]
         self._tell(examples, kept)
         return examples
 

@@ -56,7 +56,8 @@ def validate(config: ValidateConfig) -> str:
     if found.faults:
         more = [f"… and {len(found.faults) - SHOWN} more"] if len(found.faults) > SHOWN else []
         print("\n".join([*found.faults[:SHOWN], *more]))
-        raise DataError(f"{config.file}: {len(found.faults)} faults in {found.rows} {found.kind} rows")
+        count = f"{len(found.faults)} fault{'s' * (len(found.faults) > 1)}"
+        raise DataError(f"{config.file}: {count} in {found.rows} {found.kind} rows")
     lines = [f"{found.rows:,} {found.kind} rows, no faults", *(f"note: {note}" for note in found.notes)]
     after = (
         f"rusty train {found.kind} --data"

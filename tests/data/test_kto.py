@@ -111,6 +111,15 @@ def test_the_order_of_the_traces_changes_nothing(tmp_path):
     assert other.save_dataset(other.build_dataset(some), tmp_path / "c.jsonl").read_bytes() != first
 
 
+def test_no_two_rows_of_one_prompt_side_by_side_in_a_file():
+    some = [trace(n, n % 10 / 10, query=f"Question {n % 12}?") for n in range(120)]
+    examples = builder(eval_share=0.5).build_dataset(some)
+    for split in ("train", "eval"):
+        kept = [example for example in examples if example.split == split]
+        assert len({str(example.prompt) for example in kept}) > 2
+        assert not any(a.prompt == b.prompt for a, b in pairwise(kept))
+
+
 def test_no_two_rows_of_one_prompt_side_by_side():
     examples = builder().build_dataset([trace(n, n % 10 / 10, query=f"Question {n % 6}?") for n in range(60)])
     pairs = pairwise(examples)

@@ -89,7 +89,7 @@ def test_empty_unknown_and_binary_files(tmp_path):
 def test_the_command_prints_and_fails(tmp_path, capsys):
     path = tmp_path / "kto.jsonl"
     path.write_text(json.dumps(KTO) + "\n" + json.dumps(KTO | {"label": "no"}) + "\n")
-    with pytest.raises(DataError, match="1 faults in 2 kto rows"):
+    with pytest.raises(DataError, match="1 fault in 2 kto rows"):
         validate(ValidateConfig(path))
     assert f"{path}:2: label" in capsys.readouterr().out
     path.write_text(json.dumps(KTO) + "\n")
