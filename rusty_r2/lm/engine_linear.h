@@ -165,22 +165,25 @@ static void pack_nibbles(Linear& L, const int8_t* w, const int8_t* times, const 
     }
 }
 
+// A few nibbles: vectors of bytes, because compilers widen them to 16 bits when left alone.
+typedef int8_t Chars __attribute__((vector_size(16)));
+static const int LANES_I8 = sizeof(Chars);
+static inline void unpack_some(const uint8_t* from, const int8_t* m, int8_t* lower, int8_t* upper) {
+    Chars p, times;
+    memcpy(&p, from, sizeof p), memcpy(&times, m, sizeof times);
+    const Chars low = ((p & 15) - 8) * times, high = (p >> 4) * times;
+    memcpy(lower, &low, sizeof low), memcpy(upper, &high, sizeof high);
+}
+
 static void unpack_block(const Linear& L, int b, int8_t* to) {  // -> the block as int8 would have packed it
     const int groups = L.width / GROUP;
     const int8_t* times = (const int8_t*)L.block(b);
     const uint8_t* nibbles = (const uint8_t*)times + groups * 8;
     for (int g = 0; g < groups; g++, to += 8 * GROUP) {
-        alignas(32) int8_t m[32];
-        for (int i = 0; i < 32; i++) m[i] = times[g * 8 + i / 4];
-        for (int piece = 0; piece < 4; piece++) {
-            const uint8_t* from = nibbles + (g * 4 + piece) * 32;
-            int8_t *lower = to + piece * 32, *upper = lower + 128;
-#pragma omp simd
-            for (int i = 0; i < 32; i++) {
-                lower[i] = (int8_t)((from[i] & 15) - 8) * m[i];
-                upper[i] = (int8_t)((int8_t)from[i] >> 4) * m[i];
-            }
-        }
+        alignas(32) uint32_t m[8];  // each row's multiplier four times
+        for (int i = 0; i < 8; i++) m[i] = (uint8_t)times[g * 8 + i] * 0x01010101u;
+        for (int i = 0; i < 128; i += LANES_I8)
+            unpack_some(nibbles + g * 128 + i, (const int8_t*)m + i % 32, to + i, to + 128 + i);
     }
 }
 
