@@ -205,7 +205,8 @@ def single_stream(
         report[f"{name} / best other"] = round(ours / best, 2)
         report[f"{name} / bandwidth floor"] = round(ours / floor, 2)
         print(
-            f"  {name}: {ours / best:.2f}x the better of the others (goal {goal}); {ours / floor:.0%} of the floor"
+            f"  {name}: {ours / best:.2f}x the better of the others (goal {goal}); "
+            f"{ours / floor:.0%} of the floor"
         )
         print(f"        of reading {size:.1f} MB a token at {speed:.1f} GB/s ({floor:,.0f} tok/s)")
 
