@@ -185,12 +185,17 @@ def distinct(judged: Sequence[Judged], report: Report, verdicts: Sequence[Any], 
             report.left_out["people disagree"] += 1
         elif words[at] in taken:
             report.left_out["duplicate"] += 1
-        elif alike <= 1 and near.setdefault(verdicts[at], Seen(alike)).nearly(_word_ids(judged[at].trace)):
+        elif alike <= 1 and _nearly_seen(near, (verdicts[at], judged[at].trace.task_name), judged[at], alike):
             report.left_out["near duplicate"] += 1
         else:
             taken.add(words[at])
             kept.append(at)
     return [judged[at] for at in sorted(kept)]
+
+
+def _nearly_seen(near: dict[Any, Seen], kind: Any, one: Judged, alike: float) -> bool:
+    """Tasks of the gym are alike on purpose: only within one task, and one verdict, is alike too much."""
+    return near.setdefault(kind, Seen(alike)).nearly(_word_ids(one.trace))
 
 
 def words_of(trace: ExecutionTrace) -> str:

@@ -173,6 +173,9 @@ def test_near_duplicates_go_unless_the_verdict_differs():
     made = builder()
     assert [example.label for example in made.build_dataset(some, balance=False)].count(True) == 1
     assert made.report.left_out["near duplicate"] == 1
+    for number, one in enumerate(some):
+        one.task_name = f"task {number}"
+    assert len(builder().build_dataset(some, balance=False)) == 3
     assert len(builder(alike=2.0).build_dataset(some, balance=False)) == 3
 
 
