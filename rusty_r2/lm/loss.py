@@ -33,7 +33,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, chu
             raise DataError(f"targets {low}..{high} are not among the model's {len(weight)} words")
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-    rows = chunk or (16384 if hidden.is_cuda else 128)
+    rows = chunk or (16384 if hidden.is_cuda else 512)
     learns = torch.is_grad_enabled()
     with torch.autocast(hidden.device.type, enabled=False):
         return _LinearCrossEntropy.apply(hidden, weight, targets, rows, learns)  # type: ignore[no-any-return]

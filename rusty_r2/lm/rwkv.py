@@ -83,6 +83,21 @@ def shifted(x: Tensor, last: Tensor | None, reset: Tensor | None) -> Tensor:
     return before if reset is None else before.masked_fill(reset[:, :, None], 0.0)
 
 
+class _SquaredRelu(torch.autograd.Function):
+    """relu(k)², keeping relu(k) alone: two sweeps fewer on the way back than autograd's own."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor) -> Tensor:
+        positive = torch.relu(k)
+        ctx.save_for_backward(positive)
+        return positive * positive
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (positive,) = ctx.saved_tensors
+        return (grads[0] * positive).mul_(2)
+
+
 class TimeMix(nn.Module):
     """sigmoid(r) times the weighted average of the past values."""
 
@@ -130,7 +145,7 @@ class ChannelMix(nn.Module):
         before = shifted(x, last, reset)
         k = self.key(torch.lerp(before, x, self.time_mix_k.to(x.dtype)))
         r = self.receptance(torch.lerp(before, x, self.time_mix_r.to(x.dtype)))
-        out: Tensor = self.value(torch.relu(k).square())
+        out: Tensor = self.value(_SquaredRelu.apply(k))
         return torch.sigmoid(r) * out
 
 
