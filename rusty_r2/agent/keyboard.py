@@ -47,8 +47,6 @@ class Keyboard:
 
     def ask(self, question: Question) -> Answer:
         """Put a question until it has an answer. KeyboardInterrupt and Ctrl-D stop the whole request."""
-        if question.about == "run":
-            self.screen.command(question.action.command)  # type: ignore[union-attr]
         while True:
             termios.tcflush(sys.stdin, termios.TCIFLUSH)
             said = self._questions.prompt(FormattedText([("bold ansiyellow", self._words(question))])).strip()

@@ -10,6 +10,7 @@ text and everything else to standard error.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import IO
 
@@ -41,7 +42,7 @@ class Screen:
         self._err = self._out if live else plain
         self._message: Behind | None = None
         self._unfold = Unfold()
-        self._counting = False
+        self._counting, self._counted = False, 0.0
         self.hidden: list[str] = []
         """all lines of what was last shown, where some of them were cut"""
 
@@ -79,7 +80,9 @@ class Screen:
 
     def _count(self) -> None:
         """A slow model shows that it is alive; the line is ours and goes away again."""
-        self._counting = True
+        if self._counting and time.monotonic() < self._counted + 0.1:
+            return
+        self._counting, self._counted = True, time.monotonic()
         kind = {"CMD": "a command", "EDIT": "a file"}.get(self._unfold.kind, "…")
         self._err.file.write(f"\r\x1b[2m· {kind} {self._unfold.length:,}\x1b[0m\x1b[K")
         self._err.file.flush()

@@ -200,17 +200,18 @@ class Workspace:
     def _command(self, action: Cmd) -> tuple[str, bool]:
         box = self._opened()
         harmless = self._dry or self._copies or self.allow == "read"
+        self.watcher.command(action.command)
         answer = YES if self._dry else self.approval.before_running(action, harmless=harmless)
         if not answer.yes:
-            self.watcher.command(action.command)
             return _refused(answer.note), False
         command = action.command if answer.command is None else answer.command
-        self.watcher.command(command)
+        if command != action.command:
+            self.watcher.command(command)
         before = None if harmless else self._remembered(box)
         result = box.run(command, cancel=self.cancel)
         self.watcher.result(result)
         told = [shown(result, self.max_output)]
-        if answer.command is not None:
+        if command != action.command:
             told.insert(0, f"SYSTEM_MSG: The user changed the command to: {command}")
         if harmless:
             told += self._settle(Cmd(command), box, result)

@@ -1,5 +1,6 @@
 """A person at a real terminal: a pseudo-terminal of a fixed size, keys sent, words awaited."""
 
+import codecs
 import fcntl
 import os
 import re
@@ -10,7 +11,7 @@ import sys
 import termios
 import time
 
-PATIENCE = 90
+PATIENCE = 60
 """seconds before a missing word is a failure; a guard against hanging, nothing is measured"""
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_=>78]|\([A-Z])")
 
@@ -26,8 +27,11 @@ class Terminal:
             env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **(env or {})},
         )  # fmt: skip
         os.close(slave)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.raw = ""
-        self._read_to = 0
+        self.text = ""
+        """the same without the sequences a terminal obeys"""
+        self._read_to = self._plain_to = 0
 
     def send(self, keys):
         os.write(self.master, keys.encode())
@@ -40,19 +44,17 @@ class Terminal:
         start = self._read_to
         for word in words:
             self._wait_for(word)
-        return plain(self.raw[start : self._read_to])
+        return self.text[start : self._read_to]
 
     def _wait_for(self, word):
         end = time.monotonic() + PATIENCE
         while True:
-            at = self.raw.find(word, self._read_to)
+            at = self.text.find(word, self._read_to)
             if at >= 0:
                 self._read_to = at + len(word)
                 return
             if not self._more(end):
-                raise AssertionError(
-                    f"{word!r} did not come; the screen:\n{plain(self.raw)[-1500:]}"
-                )
+                raise AssertionError(f"{word!r} did not come; the screen:\n{self.text[-1500:]}")
 
     def _more(self, end):
         ready, _, _ = select.select([self.master], [], [], max(0, end - time.monotonic()))
@@ -60,7 +62,11 @@ class Terminal:
             data = os.read(self.master, 65536) if ready else b""
         except OSError:
             data = b""
-        self.raw += data.decode("utf-8", "replace")
+        self.raw += self._decoder.decode(data)
+        half = self.raw.rfind("\x1b", max(self._plain_to, len(self.raw) - 16))  # a sequence may be cut in two
+        end = half if half >= 0 and data else len(self.raw)
+        self.text += plain(self.raw[self._plain_to : end])
+        self._plain_to = end
         return bool(data)
 
     def ends(self):

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Rusty as an object in somebody's program: sessions that remember, counters, checkpoints.
+
+    agent = RustyAgent("runs/ppo-7", lambda: Workspace(Path("project")))
+    agent.run("why does the test fail?", session_id="monday")
+    await agent.a_run("and now?", session_id="monday")
+
+The names are those that tracing tools hook into: `a_run`, `arun_function`, `amd.name` and the four running
+totals. Every command and edit goes through `arun_function`, so whoever replaces that sees each of them.
+A checkpoint is plain JSON in the shape of AgentCheckpoint 2.0; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rusty_r2 import files
+from rusty_r2.agent.address import MindOptions, open_policy
+from rusty_r2.agent.approval import Approval
+from rusty_r2.agent.policy import Policy
+from rusty_r2.agent.prompt import SYSTEM, conversation
+from rusty_r2.agent.rollout import Place, begin, rollout
+from rusty_r2.agent.workspace import Workspace
+from rusty_r2.config import home
+from rusty_r2.errors import ConfigError, PolicyError, ProtocolError, TraceError
+from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
+from rusty_r2.trace import ExecutionTrace, now
+
+Outcome = tuple[str, float, bool, bool, dict[str, Any]]
+_SESSION: contextvars.ContextVar[str] = contextvars.ContextVar("rusty_session", default="default")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What tracing tools call the agent model data."""
+
+    name: str
+    system_message: str = SYSTEM
+
+
+@dataclass
+class Session:
+    """One conversation, and the place it works in."""
+
+    session_id: str
+    place: Place
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """{role, content, timestamp} each, oldest first"""
+    created_at: str = field(default_factory=now)
+    last_activity: str = field(default_factory=now)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """requests of one session wait for each other"""
+    outcome: Outcome | None = None
+    """what the last step in the place gave, beyond the words a tool returns"""
+
+
+class RustyAgent:
+    def __init__(
+        self,
+        policy: Policy | str = "rusty",
+        place: Callable[[], Place] | None = None,
+        *,
+        name: str = "rusty",
+        max_turns: int = 8,
+        options: MindOptions | None = None,
+        store: Any = None,
+    ) -> None:
+        """`place` makes the place of each session; by default the current folder, read-only."""
+        self.policy = open_policy(policy, options) if isinstance(policy, str) else policy
+        self.amd = Identity(name)
+        self.max_turns, self.store = max_turns, store
+        self.sessions: dict[str, Session] = {}
+        self.tools: dict[str, Callable[..., Any]] = {
+            "run_command": self._run_command,
+            "write_file": self._write_file,
+        }
+        self.total_tokens_in = self.total_tokens_out = self.total_llm_calls = 0
+        self.total_cost_accumulated = 0.0
+        self.last_trace: ExecutionTrace | None = None
+        self._place = place or (lambda: Workspace(Path(), allow="read", approval=Approval("never")))
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="rusty-agent")
+        self._lock = threading.Lock()
+
+    def run(self, query: str, session_id: str = "default", **options: Any) -> str:
+        """`a_run` for programs without an event loop; also works inside one."""
+        with ThreadPoolExecutor(1) as alone:
+            return str(alone.submit(asyncio.run, self.a_run(query, session_id, **options)).result())
+
+    async def a_run(self, query: str, session_id: str = "default", **options: Any) -> str:
+        """Work on a request until there is an answer; "" where the turns ran out."""
+        loop = asyncio.get_running_loop()
+        session = self.session(session_id)
+        trace = await loop.run_in_executor(self._pool, self._work, session, query, loop)
+        return trace.final_response
+
+    async def arun_function(self, function_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call one tool by its name."""
+        if function_name not in self.tools:
+            raise PolicyError(f"there is no tool {function_name!a}; there are {', '.join(self.tools)}")
+        result = self.tools[function_name](*args, **kwargs)
+        return await result if asyncio.iscoroutine(result) else result
+
+    def add_tool(self, tool: Callable[..., Any], name: str = "") -> None:
+        """Another function for `arun_function`."""
+        self.tools[name or tool.__name__] = tool
+
+    def session(self, session_id: str) -> Session:
+        with self._lock:
+            if session_id not in self.sessions:
+                self.sessions[session_id] = Session(session_id, self._place())
+            return self.sessions[session_id]
+
+    def close(self) -> None:
+        """Give the places back."""
+        for session in self.sessions.values():
+            getattr(session.place, "close", lambda: None)()
+        self._pool.shutdown()
+
+    def __enter__(self) -> RustyAgent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ── one request ─────────────────────────────────────────────────────────────────────────────
+
+    def _work(self, session: Session, query: str, loop: asyncio.AbstractEventLoop) -> ExecutionTrace:
+        with session.lock:
+            _SESSION.set(session.session_id)
+            place = _Called(self, session, loop)
+            said = [{"role": turn["role"], "content": turn["content"]} for turn in session.history]
+            fresh = begin(self.policy, place, query=query)
+            fresh = replace(fresh, session_id=session.session_id, agent_name=self.amd.name, history=said)
+            trace = rollout(self.policy, place, fresh, max_turns=self.max_turns)
+            turns = conversation(trace)[1 + len(said) :]
+            session.history += [
+                {"role": turn.role, "content": turn.text, "timestamp": now()} for turn in turns
+            ]
+            session.last_activity = now()
+        with self._lock:
+            self.total_tokens_in += trace.total_tokens_in
+            self.total_tokens_out += trace.total_tokens_out
+            self.total_llm_calls += trace.llm_calls_count
+            self.last_trace = trace
+        if self.store is not None:
+            self.store.append(trace)
+        return trace
+
+    async def _run_command(self, command: str) -> str:
+        return await self._act(Cmd(command))
+
+    async def _write_file(self, path: str, content: str) -> str:
+        return await self._act(Edit(path, content))
+
+    async def _act(self, action: Cmd | Edit) -> str:
+        session = self.session(_SESSION.get())
+        session.outcome = await asyncio.to_thread(session.place.step, render(action))
+        return session.outcome[0]
+
+    # ── checkpoints ─────────────────────────────────────────────────────────────────────────────
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Everything said so far and the totals, as plain data."""
+        return {
+            "version": "2.0",
+            "timestamp": now(),
+            "agent_name": self.amd.name,
+            "agent_config": {**asdict(self.amd), "model": self.policy.name, "digest": self.policy.digest},
+            "sessions_data": {"version": 2, "sessions": {s: _told(v) for s, v in self.sessions.items()}},
+            "statistics": {
+                "total_tokens_in": self.total_tokens_in,
+                "total_tokens_out": self.total_tokens_out,
+                "total_cost": self.total_cost_accumulated,
+                "total_llm_calls": self.total_llm_calls,
+            },
+            "metadata": {},
+        }
+
+    def save_checkpoint(self, folder: Path | None = None) -> Path:
+        """Write a checkpoint; returns the file."""
+        folder = folder or home() / "Agents" / "checkpoint" / self.amd.name
+        stamp = datetime.now(timezone.utc).strftime("%Y%m%d_%H%M%S")
+        text = json.dumps(self.checkpoint(), ensure_ascii=False, indent=2) + "\n"
+        return files.write(folder / f"agent_checkpoint_{stamp}.json", text)
+
+    def load_checkpoint(self, path: Path) -> None:
+        """Go on from a checkpoint: its conversations and totals replace ours."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            totals, sessions = data["statistics"], data["sessions_data"]["sessions"]
+            histories = {name: _heard(session["chat_history"]) for name, session in sessions.items()}
+            numbers = [int(totals[f"total_{name}"]) for name in ("tokens_in", "tokens_out", "llm_calls")]
+            cost = float(totals["total_cost"])
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TraceError(f"{path} is not a checkpoint of an agent: {error!a}") from error
+        for name, history in histories.items():
+            self.session(name).history = history
+        self.total_tokens_in, self.total_tokens_out, self.total_llm_calls = numbers
+        self.total_cost_accumulated = cost
+
+
+class _Called:
+    """A session's place whose commands and edits go through the agent's `arun_function`."""
+
+    def __init__(self, agent: RustyAgent, session: Session, loop: asyncio.AbstractEventLoop) -> None:
+        self.agent, self.session, self.loop = agent, session, loop
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        return self.session.place.reset(seed=seed, options=options)
+
+    def step(self, reply: str) -> Outcome:
+        try:
+            action = parse(reply)
+        except ProtocolError:
+            return self.session.place.step(reply)
+        if isinstance(action, Msg):
+            return self.session.place.step(reply)
+        name = "run_command" if isinstance(action, Cmd) else "write_file"
+        self.session.outcome = None
+        call = self.agent.arun_function(name, **asdict(action))
+        seen = asyncio.run_coroutine_threadsafe(call, self.loop).result()
+        return self.session.outcome or (str(seen), 0.0, False, False, {})
+
+
+def _told(session: Session) -> dict[str, Any]:
+    said = [turn | ({"role": "tool"} if turn["role"] == "observation" else {}) for turn in session.history]
+    return {
+        "session_id": session.session_id,
+        "created_at": session.created_at,
+        "last_activity": session.last_activity,
+        "metadata": {},
+        "chat_history": said,
+        "version": 2,
+    }
+
+
+def _heard(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Undo `_told`; a role we do not speak of is an error."""
+    known = {"user": "user", "assistant": "assistant", "tool": "observation", "system": "system"}
+    return [
+        {"role": known[turn["role"]], "content": str(turn["content"]), "timestamp": turn.get("timestamp", "")}
+        for turn in said
+    ]

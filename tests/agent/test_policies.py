@@ -1,0 +1,167 @@
+"""The contract of a mind, held against every mind that can run here.
+
+A new kind of policy joins by one more entry in MINDS: a function of the fixtures that gives a fresh one.
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rusty_r2.agent.address import MindOptions
+from rusty_r2.agent.policy import ScriptedPolicy
+from rusty_r2.agent.prompt import SYSTEM, conversation
+from rusty_r2.errors import PolicyError, ProtocolError
+from rusty_r2.protocol import Cmd, Msg, parse, render
+from rusty_r2.trace import ExecutionTrace, Step
+
+OPTIONS = MindOptions(temperature=0, max_new_tokens=32, top_k=0)
+
+
+def scripted(request):
+    return ScriptedPolicy(render(Cmd("ls")), "not an action", render(Msg("Dönë ✓.")))
+
+
+def ours(request, **options):
+    pytest.importorskip("llguidance", reason="pip install 'rusty-r2[train]'")
+    from rusty_r2.agent.rwkv import RwkvPolicy
+
+    model, words = request.getfixturevalue("engine"), request.getfixturevalue("tokenizer")
+    return RwkvPolicy(model, words, replace(OPTIONS, **options))
+
+
+MINDS = {
+    "script": scripted,
+    "rwkv": ours,
+    "rwkv, no grammar": lambda request: ours(request, grammar=False),
+    "rwkv, sampled": lambda request: ours(request, temperature=0.9, top_k=50, seed=3),
+}
+
+
+@pytest.fixture(params=MINDS)
+def fresh(request):
+    """Makes a new policy of the same kind at each call."""
+    return lambda: MINDS[request.param](request)
+
+
+@pytest.fixture(params=[name for name in MINDS if "sampled" not in name])
+def steady(request):
+    """The same for those that leave nothing to chance."""
+    return lambda: MINDS[request.param](request)
+
+
+def asked(query="List the files.", *steps, **more):
+    return ExecutionTrace(user_query=query, system_prompt=SYSTEM, steps=list(steps), **more)
+
+
+def after(trace, reply, seen="exit 0\ntotal.py"):
+    return trace.then(Step(reply.text, seen))
+
+
+def test_it_says_who_it_is(fresh):
+    policy = fresh()
+    assert policy.name and isinstance(policy.digest, str)
+    json.dumps(policy.sampling())
+
+
+def test_a_reply_is_what_was_heard(fresh):
+    heard = []
+    reply = fresh().reply(asked(), listen=heard.append)
+    assert reply.text and "".join(heard) == reply.text
+    assert reply.tokens_out > 0 and reply.tokens_in >= 0 and reply.seconds >= reply.seconds_to_first >= 0
+    assert len(reply.token_ids) == len(reply.logprobs)
+    json.dumps(reply.facts)
+
+
+def test_the_trace_it_reads_is_left_alone(fresh):
+    trace = asked()
+    before = trace.to_dict()
+    fresh().reply(trace)
+    assert trace.to_dict() == before
+
+
+def test_the_same_words_get_the_same_answers(fresh):
+    def talk():
+        policy, trace = fresh(), asked()
+        for _ in range(3):
+            trace = after(trace, policy.reply(trace))
+        return [step.reply for step in trace.steps]
+
+    assert talk() == talk()
+
+
+def test_conversations_do_not_mix(steady):
+    policy, one, two = steady(), asked("One."), asked("Two, and quite another matter.")
+    for _ in range(2):
+        one, two = after(one, policy.reply(one)), after(two, policy.reply(two))
+    for mixed, query in ((one, "One."), (two, "Two, and quite another matter.")):
+        alone, trace = steady(), asked(query)
+        for step in mixed.steps:
+            assert alone.reply(trace).text == step.reply
+            trace = trace.then(step)
+
+
+def test_who_stops_listening_does_no_harm(steady):
+    policy, trace = steady(), asked()
+
+    def stop(piece):
+        raise PolicyError("enough")
+
+    with pytest.raises(PolicyError, match="enough"):
+        policy.reply(trace, listen=stop)
+    assert policy.reply(trace).text == steady().reply(trace).text
+
+
+@pytest.mark.parametrize("mind", ["rwkv", "rwkv, sampled"])
+def test_a_grammar_means_actions(mind, request):
+    policy, trace = MINDS[mind](request), asked()
+    assert policy.sampling()["grammar"] is True
+    for _ in range(4):
+        reply = policy.reply(trace)
+        try:
+            parse(reply.text)
+        except ProtocolError:
+            assert reply.facts["finish"] == "length"
+        assert reply.text.startswith('{"action": "')
+        trace = after(trace, reply)
+
+
+# ── ours alone: nothing is read twice ───────────────────────────────────────────────────────────
+
+
+def test_a_reply_reads_only_what_is_new(request, tokenizer):
+    from rusty_r2.lm.chat import encode_turn
+
+    policy, trace = ours(request), asked()
+    first = policy.reply(trace)
+    assert first.tokens_in == len(encode_turn(tokenizer, "user", "List the files.")) + 1
+    trace = after(trace, first)
+    second = policy.reply(trace)
+    assert second.tokens_in == len(encode_turn(tokenizer, "observation", "exit 0\ntotal.py")) + 2
+    assert ours(request).reply(trace).text == second.text, "going on is as good as reading all of it"
+
+
+def test_the_next_request_goes_on_from_the_last(request, tokenizer):
+    from rusty_r2.lm.chat import encode_turn
+
+    policy, trace = ours(request), asked()
+    trace = after(trace, policy.reply(trace), seen="")
+    said = [{"role": turn.role, "content": turn.text} for turn in conversation(trace)[1:]]
+    following = asked("Again.", history=said)
+    reply = policy.reply(following)
+    assert reply.tokens_in == len(encode_turn(tokenizer, "user", "Again.")) + 2
+    assert ours(request).reply(following).text == reply.text
+
+
+def test_logprobs_are_those_of_the_tokens(request, engine, tokenizer):
+    reply = ours(request, temperature=1.0, grammar=False).reply(asked())
+    from rusty_r2.lm.chat import encode_turns, open_reply
+
+    ids, _ = encode_turns(tokenizer, [tuple(turn) for turn in conversation(asked())])
+    scored, _ = engine.score([*ids, *open_reply(), *reply.token_ids])
+    assert scored[-len(reply.token_ids) :] == pytest.approx(reply.logprobs, abs=1e-3)
+
+
+def test_a_script_that_is_over_says_so():
+    with pytest.raises(PolicyError, match="at its end"):
+        ScriptedPolicy().reply(asked())

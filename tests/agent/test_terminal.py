@@ -1,0 +1,240 @@
+"""`rusty chat` and `rusty ask` through the user's door: a real terminal, a pipe, a mind that means harm."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rusty_r2.gym.sandbox import probe
+from rusty_r2.protocol import Cmd, Edit, Msg, render
+from rusty_r2.store import TraceStore
+
+from .conftest import snapshot
+from .terminal_driver import Terminal
+
+LEVELS = [report.name for report in probe() if report.available]
+needs_ns = pytest.mark.skipif("ns" not in LEVELS, reason="needs the sandbox level ns")
+DOOR = """
+import sys
+from rusty_r2 import cli
+cli.COMMANDS["chat"] = ("rusty_r2.welcome:chat", "")
+cli.COMMANDS["ask"] = ("rusty_r2.welcome:ask", "")
+sys.exit(cli.main())
+"""
+MENDED = "def total(xs):\n    return sum(xs)\n"
+
+
+def script(tmp_path, *actions):
+    path = tmp_path / "script.jsonl"
+    path.write_text("".join((a if isinstance(a, str) else render(a)) + "\n" for a in actions))
+    return f"script:{path}"
+
+
+def rusty(*words, said="", **how):
+    command = [sys.executable, "-c", DOOR, *map(str, words)]
+    return subprocess.run(command, input=said, capture_output=True, text=True, timeout=200, **how)
+
+
+def ten_exchanges():
+    return (
+        *(Cmd("python3 check.py"), Edit("total.py", MENDED), Cmd("python3 check.py"), Msg("Mended.")),
+        *(Cmd("rm total.py"), Msg("It is gone. Or is it?")),
+        *(Cmd("echo x > junk"), Msg("Fine, no junk.")),
+        *(Cmd("ls -a"), Msg("Edited, was I.")),
+        *(Cmd("cat total.py"), Cmd("cat check.py"), Msg("Read both.")),
+        *("uh", Msg("Sorry.")),
+        *(Msg("Two lines, I heard."),),
+        *(Cmd("sleep 600"),),
+        *(Msg("Back again."),),
+        *(Msg("Last words."),),
+    )
+
+
+@needs_ns
+def test_ten_exchanges_with_a_person_in_charge(folder, tmp_path):
+    before = snapshot(folder)
+    model = script(tmp_path, *ten_exchanges())
+    with Terminal(["-c", DOOR, "chat", "--model", model, "--workspace", str(folder)]) as t:
+        t.wait(":help if you must", "you> ")
+        t.type("fix the test")  # 1: several steps on one request
+        shown = t.wait("write it?", " > ")
+        assert "$ python3 check.py" in shown and "AssertionError" in shown and "+    return sum(xs)" in shown
+        t.type("y")
+        assert "fine" in t.wait("Mended.", "you> ")
+        t.type(":good exactly so")
+        t.wait("good: ", "you> ")
+
+        t.type(":dry")  # 2: nothing is touched, nobody is asked
+        t.wait("nothing is touched", "(dry) you> ")
+        t.type("remove it")
+        assert "would change 1 path" in t.wait("Or is it?", "(dry) you> ")
+        assert (folder / "total.py").read_text() == MENDED
+        t.type(":dry")
+        t.wait("dry run is over", "you> ")
+
+        t.type("make junk")  # 3: a change that is not kept
+        t.wait("keep these changes?", " > ")
+        t.type("n no junk here")
+        t.wait("Fine, no junk.", "you> ")
+        assert not (folder / "junk").exists()
+
+        t.type(":ask always")  # 4: a command the person writes
+        t.wait("ask always", "you> ")
+        t.type("look around")
+        t.wait("run it?", " > ")
+        t.type("e")
+        t.wait("$ ")
+        t.type(" | wc -l; echo edited")
+        assert "edited" in t.wait("Edited, was I.", "you> ")
+
+        t.type("read")  # 5: always for this kind
+        t.wait("“cat”", " > ")
+        t.type("a")
+        assert "$ cat check.py\nrun it?" not in t.wait("cat check.py", "Read both.", "you> ")
+        t.type(":ask writes")
+        t.wait("always yes: cat", "you> ")
+
+        t.type("say something")  # 6: corrected, quietly
+        assert "asked again" in t.wait("Sorry.", "you> ")
+        t.type(":bad you know why")
+        t.wait("bad: ", "you> ")
+
+        t.send("one\x1b\rtwo\r")  # 7: two lines in one request
+        t.wait("Two lines, I heard.", "you> ")
+
+        t.type("take your time")  # 8: Ctrl-C stops the answer, not the program
+        t.wait("$ ", "sleep 600")
+        time.sleep(1)
+        t.send("\x03")
+        t.wait("stopped", "you> ")
+        t.type("hello?")  # 9
+        t.wait("Back again.", "you> ")
+
+        t.type(":undo")
+        t.wait("undone: fix the test", "restored total.py", "you> ")
+        assert snapshot(folder) == before
+        t.type(":undo")
+        t.wait("nothing to undo", "you> ")
+
+        t.type("anything else?")  # 10
+        t.wait("Last words.", "step", "you> ")
+        for command, answer in {
+            ":reward": " = ", ":trace": "MSG Last words.", ":model": "script", ":allow read": "allow read",
+            ":allow network": "no sandbox level offers a network", ":nonsense": "Type :help",
+            ":help": "take back", ":model hf:x": "Say rusty" if not _has("hf") else "", ":reset": "forgotten",
+        }.items():  # fmt: skip
+            t.type(command)
+            t.wait(answer, "you> ") if answer else t.wait("you> ")
+        t.send("half a line\x03")
+        t.wait("you> ")
+        t.type(":q")
+        assert t.ends() == 0
+    assert "\nTraceback" not in t.text
+    with TraceStore() as store:
+        traces = sorted(store.find(), key=lambda trace: trace.timestamp)
+        assert len(traces) == 10 and len({trace.session_id for trace in traces}) == 1
+        assert [trace.ended for trace in traces].count("stopped") == 1
+        assert traces[0].label is True and traces[0].review_notes == "exactly so"
+        assert traces[5].label is False and traces[5].steps[0].ok is False
+        assert traces[6].user_query == "one\ntwo"
+        assert "no junk here" in traces[2].steps[0].observation
+        assert traces[9].history[0]["content"] == "fix the test"
+
+
+def _has(module):
+    return (Path(__file__).parents[2] / "rusty_r2" / "agent" / f"{module}.py").exists()
+
+
+# ── a mind that means harm ──────────────────────────────────────────────────────────────────────
+
+
+@needs_ns
+def test_a_hostile_mind_is_only_text(folder, tmp_path):
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "id_rsa").write_text("PRIVATE")
+    before = snapshot(tmp_path)
+    program = [str(Path(__file__).with_name("hostile.py")), str(folder)]
+    with Terminal(program, env={"HOME": str(home)}) as t:
+        t.wait("you> ")
+        for query, last in {
+            "forge": "y\\u202e", "raw": "gave up", "huge": "more characters", "home": "done", "loud": "done",
+            "long": "done", "hello": "still here",
+        }.items():  # fmt: skip
+            t.type(query)
+            t.wait("│ ", last, "step", "you> ")
+        t.type("longer")
+        t.wait("! the reply passed 1,000,000 characters", "you> ")
+        t.type("endless")
+        t.wait("more and more")
+        t.send("\x03")
+        t.wait("! stopped", "you> ")
+        t.type("endless")
+        t.wait("without an end", "you> ")
+        t.type("hello")
+        t.wait("still here", "you> ")
+        t.send("\x04")
+        assert t.ends() == 0
+    for sequence in ("\x1b[2J", "\x1b[H", "\x1b]", "\x07", "\u202e", "PRIVATE"):
+        assert sequence not in t.raw, f"{sequence!r} reached the terminal"
+    lines = [line for line in t.text.split("\n") if "you> :good" in line or "run it?" in line]
+    assert lines and all(line.startswith(("│ ", "· ", "$ ")) for line in lines)
+    assert len(t.raw) < 2_000_000
+    assert snapshot(tmp_path) == before
+
+
+# ── without a terminal ──────────────────────────────────────────────────────────────────────────
+
+
+@needs_ns
+def test_a_pipe_gets_the_answer_and_nothing_else_on_standard_output(folder, tmp_path):
+    model = script(tmp_path, Cmd("cat total.py"), Cmd("echo x > a"), Msg("Two functions."), Msg("Bye."))
+    done = rusty("chat", "--model", model, "--workspace", folder, said="what is here?\nand?\n:q\nnever\n")
+    assert done.returncode == 0 and done.stdout == "Two functions.\nBye.\n"
+    assert "$ cat total.py" in done.stderr and "nobody to ask" not in done.stdout
+    assert not (folder / "a").exists(), "nobody said yes"
+
+
+@needs_ns
+def test_ask_answers_once(folder, tmp_path):
+    model = script(tmp_path, Cmd("echo x > a"), Msg("Made."))
+    words = ("--model", model, "--workspace", folder, "--ask", "never")
+    assert rusty("ask", "make a", *words).stdout == "Made.\n" and (folder / "a").exists()
+    told = rusty("ask", *words, "--json", "--no-store", said="make a")
+    trace = json.loads(told.stdout.split("\n", 1)[1])
+    assert trace["user_query"] == "make a" and len(trace["steps"]) == 2
+    with TraceStore() as store:
+        assert store.count() == 1
+
+
+def test_no_answer_is_an_error_of_one_line(folder, tmp_path):
+    done = rusty("ask", "x", "--model", script(tmp_path, "uh", "uh", "uh"), "--workspace", folder)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.rstrip().split("\n")[-1].startswith("rusty ask: no answer: malformed after 3 steps")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--model", "runs/none"), "neither a folder nor an address"),
+        (("--model", "script:none"), "cannot be read"),
+        (("--allow", "network"), "no sandbox level offers a network"),
+        (("--workspace", "none"), "is not a folder"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_1(words, problem, tmp_path):
+    done = rusty("chat", "--no-store", *words, cwd=tmp_path)
+    assert done.returncode == 1 and problem in done.stderr and done.stderr.count("\n") == 1
+
+
+@needs_ns
+def test_welcome_without_a_terminal_shows_a_session_and_ends(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "rusty_r2.welcome"],
+        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0 and "You're welcome." in done.stdout
+    assert "AssertionError" in done.stderr and "total: ok" in done.stderr

@@ -1,0 +1,254 @@
+"""A person's folder in an agent's hands: what changes, what never does, and that all of it can be undone."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from rusty_r2.agent.approval import Answer, Approval, kind_of
+from rusty_r2.agent.workspace import Unseen, Workspace, is_protected
+from rusty_r2.errors import ConfigError
+from rusty_r2.gym.sandbox import probe
+from rusty_r2.protocol import Cmd, Edit, Msg, render
+
+from .conftest import snapshot
+
+LEVELS = [report.name for report in probe() if report.available and report.name != "off"]
+pytestmark = pytest.mark.skipif(not LEVELS, reason="no sandbox level works here. See: rusty doctor")
+needs_ns = pytest.mark.skipif("ns" not in LEVELS, reason="needs the sandbox level ns")
+
+MENDED = "def total(xs):\n    return sum(xs)\n"
+
+
+class Seen(Unseen):
+    def __init__(self):
+        self.told, self.changed = [], []
+
+    def edit(self, lines):
+        self.told += lines
+
+    def notice(self, text):
+        self.told.append(text)
+
+    def changes(self, changes, *, dry):
+        self.changed.append((dry, [(change.kind, change.path) for change in changes]))
+
+
+class Person:
+    """Says what it was told to say, and remembers what it was asked."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def __call__(self, question):
+        self.asked.append((question.about, question.kind))
+        return self.answers.pop(0)
+
+
+YES, NO = Answer(True), Answer(False, note="not today")
+
+
+def place(folder, ask="never", *answers, **options):
+    person, seen = Person(*answers), Seen()
+    work = Workspace(folder, approval=Approval(ask, person), watcher=seen, **options)
+    work.person, work.seen = person, seen
+    work.reset(options={"query": "a request"})
+    return work
+
+
+def do(work, action):
+    seen, _, done, cut, info = work.step(render(action) if not isinstance(action, str) else action)
+    return seen, done or cut, info
+
+
+@needs_ns
+def test_a_request_is_worked_on_and_undone(folder):
+    before = snapshot(folder)
+    with place(folder) as work:
+        seen, over, info = do(work, Cmd("python3 check.py"))
+        assert seen.startswith("exit 1") and "AssertionError" in seen and not over and not info["ok"]
+        assert do(work, Edit("total.py", MENDED))[0] == "wrote total.py"
+        assert do(work, Cmd("python3 check.py"))[0] == "exit 0\nfine"
+        command = "mkdir -p new/deep; echo x > new/deep/f; chmod +x new/deep/f; rm check.py; ln -s total.py l"
+        assert do(work, Cmd(command))[0] == "exit 0"
+        assert do(work, Msg("Done."))[1]
+        assert (folder / "new/deep/f").read_text() == "x\n" and os.access(folder / "new/deep/f", os.X_OK)
+        assert not (folder / "check.py").exists() and (folder / "l").readlink().name == "total.py"
+        assert (folder / "total.py").read_text() == MENDED
+        undone = work.undo()
+    assert undone.what == "a request" and not undone.left
+    assert snapshot(folder) == before and not (folder / "new").exists() and not (folder / "l").is_symlink()
+
+
+@needs_ns
+def test_commands_see_what_was_kept_and_caches_stay_out(folder):
+    with place(folder) as work:
+        do(work, Cmd("echo 1 > a"))
+        assert do(work, Cmd("cat a; python3 -c 'import total'"))[0] == "exit 0\n1"
+    assert not (folder / "__pycache__").exists()
+    assert work.seen.changed == [(False, [("added", "a")])]
+
+
+@needs_ns
+def test_undo_goes_back_request_by_request_and_survives_a_restart(folder):
+    with place(folder) as work:
+        do(work, Edit("total.py", "one\n"))
+        work.reset(options={"query": "another"})
+        do(work, Edit("total.py", "two\n"))
+    with place(folder) as later:
+        assert later.undo().what == "another" and (folder / "total.py").read_text() == "one\n"
+        assert later.undo().what == "a request" and "sum" in (folder / "total.py").read_text()
+        assert later.undo().what == ""
+
+
+def test_undo_leaves_what_somebody_changed_since(folder):
+    with place(folder) as work:
+        do(work, Edit("total.py", "agent\n"))
+        do(work, Edit("fresh.py", "agent\n"))
+        (folder / "total.py").write_text("person\n")
+        undone = work.undo()
+    assert undone.left == ["total.py"] and undone.restored == ["fresh.py"]
+    assert (folder / "total.py").read_text() == "person\n"
+
+
+PLOTS = [
+    "echo x > .git/hooks/post-commit; echo x >> .git/config",
+    "echo TOKEN=mine > .env; echo x > .env.local",
+    "rm -rf .git; mkdir .github; echo x > .github/evil.yml",
+    "mkdir -p sub/.git/hooks; echo x > sub/.git/hooks/pre-commit; echo x > ../outside",
+    "ln -s /etc/passwd out; ln -s ../secret up; echo x > /tmp/evil; rm -rf ~ /home",
+]
+
+
+@needs_ns
+@pytest.mark.parametrize("plot", PLOTS)
+def test_protected_paths_and_the_outside_stay_as_they_are(folder, plot):
+    (folder.parent / "secret").write_text("s")
+    before = snapshot(folder.parent)
+    with place(folder) as work:
+        do(work, Cmd(plot))
+    after = snapshot(folder.parent)
+    assert after == before
+    assert not (folder / "out").is_symlink() and not (folder / "up").is_symlink()
+
+
+@pytest.mark.parametrize("path", [".git/hooks/x", ".env", "a/.env.prod", "sub/.git/config", ".ssh/config"])
+def test_an_edit_of_a_protected_path_is_refused(folder, path):
+    before = snapshot(folder)
+    with place(folder) as work:
+        seen, over, info = do(work, Edit(path, "x"))
+    assert seen.startswith("SYSTEM_MSG: EDIT refused") and "protected" in seen and not over and not info["ok"]
+    assert snapshot(folder) == before and is_protected(path)
+
+
+@pytest.mark.parametrize("path", ["../evil", "/etc/evil", "link/evil", "loop", ""])
+def test_an_edit_does_not_leave_the_folder(folder, path, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (folder / "link").symlink_to(tmp_path / "outside")
+    (folder / "loop").symlink_to(tmp_path / "outside" / "made")
+    before = snapshot(tmp_path)
+    with place(folder) as work:
+        assert do(work, Edit(path, "x"))[0].startswith("SYSTEM_MSG: EDIT refused")
+    assert snapshot(tmp_path) == before
+
+
+@needs_ns
+def test_a_dry_run_touches_nothing_and_goes_on_from_itself(folder):
+    before = snapshot(folder)
+    with place(folder, "always") as work:
+        work.dry = True
+        assert do(work, Edit("total.py", MENDED))[0] == "wrote total.py"
+        assert do(work, Cmd("python3 check.py; rm check.py"))[0] == "exit 0\nfine"
+        assert work.seen.changed[-1][0] and ("deleted", "check.py") in work.seen.changed[-1][1]
+        assert "+    return sum(xs)" in work.seen.told
+    with place(folder) as really:
+        assert "AssertionError" in do(really, Cmd("python3 check.py"))[0]
+    assert snapshot(folder) == before and not work.person.asked
+
+
+@needs_ns
+def test_ask_writes_asks_when_something_changed_and_not_before(folder):
+    before = snapshot(folder)
+    with place(folder, "writes", NO, YES, NO) as work:
+        assert do(work, Cmd("ls"))[0].startswith("exit 0") and not work.person.asked
+        assert "did not keep what this changed: not today" in do(work, Cmd("echo x > a"))[0]
+        assert snapshot(folder) == before
+        do(work, Cmd("echo x > a"))
+        assert (folder / "a").exists()
+        assert do(work, Edit("a", "y"))[0] == "SYSTEM_MSG: The user said no: not today"
+    assert work.person.asked == [("keep", "echo x > a"), ("keep", "echo x > a"), ("write", "EDIT")]
+    assert (folder / "a").read_text() == "x\n"
+
+
+@needs_ns
+def test_ask_always_asks_before_and_takes_a_better_command(folder):
+    with place(folder, "always", NO, Answer(True, command="echo better"), Answer(True, always=True)) as work:
+        assert do(work, Cmd("touch a"))[0] == "SYSTEM_MSG: The user said no: not today"
+        seen = do(work, Cmd("echo worse"))[0]
+        assert seen == "SYSTEM_MSG: The user changed the command to: echo better\nexit 0\nbetter"
+        do(work, Cmd("ls"))
+        do(work, Cmd("ls -la"))
+    assert work.person.asked == [("run", "touch"), ("run", "echo"), ("run", "ls")]
+    assert not (folder / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("ls -la src", "ls"),
+        ("ls; rm -rf /", "ls; rm -rf /"),
+        ("ls $(rm x)", "ls $(rm x)"),
+        ("X=1 ls", "X=1 ls"),
+        ("ls 'unclosed", "ls 'unclosed"),
+        ("ls\nrm x", "ls\nrm x"),
+    ],
+)
+def test_always_covers_one_program_or_exactly_this_text(command, kind):
+    assert kind_of(Cmd(command)) == kind
+
+
+def test_read_only_means_it(folder):
+    before = snapshot(folder)
+    with place(folder, allow="read") as work:
+        assert "read-only" in do(work, Edit("total.py", MENDED))[0]
+        assert "def total" in do(work, Cmd("cat total.py; echo x > total.py; touch new"))[0]
+    assert snapshot(folder) == before
+
+
+def test_a_network_is_refused_and_a_missing_folder_too(folder):
+    with pytest.raises(ConfigError, match="--allow workspace"):
+        place(folder, allow="network")
+    with pytest.raises(ConfigError, match="is not a folder"):
+        place(folder / "none")
+
+
+def test_malformed_replies_are_corrected_up_to_a_limit(folder):
+    with place(folder) as work:
+        seen, over, info = do(work, "no")
+        assert seen.startswith("SYSTEM_MSG: Invalid format: ") and '{"action"' in seen and not over
+        assert not info["valid"]
+        do(work, Edit("a", "x"))
+        assert [do(work, "no")[1] for _ in range(3)] == [False, False, True], (
+            "an action begins the count anew"
+        )
+        assert any("asked again" in line for line in work.seen.told)
+
+
+def test_a_command_can_be_stopped(folder):
+    with place(folder) as work:
+        threading.Timer(0.5, work.cancel.set).start()
+        started = time.monotonic()
+        assert do(work, Cmd("sleep 50"))[0].startswith("stopped: cancelled")
+        assert time.monotonic() - started < 40
+
+
+@pytest.mark.skipif("landlock" not in LEVELS or os.geteuid() == 0, reason="needs landlock, and not root")
+def test_without_copies_the_question_comes_first_and_undo_still_works(folder):
+    before = snapshot(folder)
+    with place(folder, "writes", NO, YES, level="landlock") as work:
+        assert "said no" in do(work, Cmd("echo x > a; rm total.py"))[0]
+        do(work, Cmd("echo x > a; rm total.py"))
+        assert work.person.asked[0][0] == "run" and not (folder / "total.py").exists()
+        work.undo()
+    assert snapshot(folder) == before
