@@ -7,6 +7,7 @@ RustyError
 ├── TaskError         a task folder is incomplete, or contradicts itself
 ├── SandboxError      the sandbox itself broke; a command that merely failed is a Result
 ├── TraceError        data from outside is not a trace
+├── RewardError       a reward is broken, or the engine in use can be cheated (rewards/base.py)
 ├── StoreError        a trace could not be written, read or found
 ├── DataError         a corpus, a dataset or a row is not what it should be
 ├── CheckpointError   a run folder holds no weights, or weights of another shape

@@ -72,6 +72,8 @@ class Run:
         if checkpoint is None and resume != "auto" and (target / "config.json").exists():
             raise ConfigError(f"{target} holds a run already. Add --resume auto, or name another folder")
         target.mkdir(parents=True, exist_ok=True)
+        for left in target.glob(".tmp-*"):  # what a killed save left behind
+            shutil.rmtree(left, ignore_errors=True)
         if checkpoint is not None and checkpoint.parent == target:
             _same_options(target, config, set(may_change))
             _forget_after(target / "metrics.jsonl", step_of(checkpoint))

@@ -39,7 +39,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Calls:
-    """Call a function with plain values; inputs and expected values never enter its process."""
+    """Call a function with plain values; expected values never enter its process."""
 
     kind: ClassVar[str] = "calls"
     path: str
@@ -73,7 +73,7 @@ class Tree:
     keep: bool = True
     """files not named in `expect` must be as they were, and no new ones may appear"""
     answer: str | None = None
-    """where given, the final message must hold this text as a word of its own"""
+    """where given, the last line of the final message must hold this text as a word, and no rival"""
 
 
 Check = Calls | Code | Tree

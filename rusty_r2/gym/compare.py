@@ -109,6 +109,7 @@ def answer(message: str, wanted: str, files: Mapping[str, str]) -> str:
 
 
 def _holds(line: str, wanted: str) -> bool:
+    line = re.sub(r"(?<![\w./])\./", "", line)  # as find and grep print it
     before, after = r"(?<![\w/])(?<!\w[.,\-])", r"(?![\w/])(?![.,\-]\w)"
     sign = r"(?<!-)" if wanted[:1].isdigit() else ""
     return re.search(before + sign + re.escape(wanted) + after, line) is not None
