@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 from rusty_r2.agent.address import open_policy
 from rusty_r2.agent.approval import Allow, Ask, check
+from rusty_r2.agent.screen import counted
 from rusty_r2.errors import ConfigError, RustyError
 from rusty_r2.gym.safetext import one_line
 from rusty_r2.protocol import Cmd, Edit, Msg
@@ -102,7 +103,7 @@ def _trace(talk: Talk, rest: str) -> None:
     if talk.last is None:
         raise ConfigError("there is no trace yet")
     trace = talk.last
-    talk.screen.say(f"{trace.trace_id}  {trace.ended}, {len(trace.steps)} steps, {trace.model}")
+    talk.screen.say(f"{trace.trace_id}  {trace.ended}, {counted(len(trace.steps), 'step')}, {trace.model}")
     for step in trace.steps:
         talk.screen.notice(f"{'ok ' if step.ok else 'not'} {_in_a_line(step)}")
 

@@ -80,7 +80,7 @@ class Screen:
 
     def _count(self) -> None:
         """A slow model shows that it is alive; the line is ours and goes away again."""
-        if self._counting and time.monotonic() < self._counted + 0.1:
+        if self._err.is_dumb_terminal or (self._counting and time.monotonic() < self._counted + 0.1):
             return
         self._counting, self._counted = True, time.monotonic()
         kind = {"CMD": "a command", "EDIT": "a file"}.get(self._unfold.kind, "…")
@@ -120,7 +120,7 @@ class Screen:
     def changes(self, changes: Sequence[Change], *, dry: bool) -> None:
         what = "would change" if dry else "changed"
         names = [(*_CHANGE.get(change.kind, ("?", "")), change) for change in changes]
-        self._line("± ", f"{what} {len(changes)} {'path' if len(changes) == 1 else 'paths'}", "cyan")
+        self._line("± ", f"{what} {counted(len(changes), 'path')}", "cyan")
         for mark, style, change in names[:OUTPUT_LINES]:
             size = f" ({change.size:,} bytes)" if change.size else ""
             self._line("± ", f"{mark} {one_line(change.path)}{size}", style)
@@ -231,6 +231,10 @@ class Behind:
         if self._ready:
             self.screen._put(self._ready, self.style)
             self._ready = ""
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _cut(lines: list[str], most: int) -> list[str]:

@@ -29,7 +29,7 @@ from rusty_r2.agent.approval import Allow, Approval, Ask, nobody
 from rusty_r2.agent.policy import Listener, Policy, Reply
 from rusty_r2.agent.prompt import conversation
 from rusty_r2.agent.rollout import begin, rollout
-from rusty_r2.agent.screen import Screen
+from rusty_r2.agent.screen import Screen, counted
 from rusty_r2.agent.workspace import LIMITS, Workspace
 from rusty_r2.config import home
 from rusty_r2.errors import PolicyError, RustyError
@@ -88,7 +88,8 @@ def chat(config: ChatConfig, *, score: Scorer | None = None, policy: Policy | No
 def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None = None) -> str | None:
     """One request, one answer on standard output; what was done on the way goes to standard error."""
     query = sys.stdin.read().strip() if config.query == "-" else config.query
-    with opened(config, Screen(live=False), score, policy) as talk:
+    screen = Screen(live=False, out=sys.stderr if config.json else None)
+    with opened(config, screen, score, policy) as talk:
         if sys.stdin.isatty() and sys.stdout.isatty():
             talk.place.approval.asker = _keyboard(talk, config).ask
         trace = talk.request(query)
@@ -196,11 +197,12 @@ class Talk:
         if trace.ended == "done":
             self.screen.answer(trace.answer)
         elif trace.ended in ("turns", "malformed"):
-            self.screen.error(
-                f"no answer after {len(trace.steps)} steps ({trace.ended}); say more, or :reset"
-            )
+            steps = counted(len(trace.steps), "step")
+            self.screen.error(f"no answer after {steps} ({trace.ended}); say more, or :reset")
         if replies and self.screen.live:
             self.screen.notice(_speed(trace, replies))
+        if not self.place.dry:
+            self.place.close()
         self.last = trace
         self.history = _shortened([turn._asdict() for turn in conversation(trace)[1:]])
         if self.store is not None:
@@ -222,8 +224,7 @@ def _shortened(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _speed(trace: ExecutionTrace, replies: list[Reply]) -> str:
     tokens, seconds = sum(r.tokens_out for r in replies), sum(r.seconds for r in replies)
     rate = f", {tokens / seconds:,.0f} tokens/s" if seconds else ""
-    steps = f"{len(trace.steps)} {'step' if len(trace.steps) == 1 else 'steps'}"
-    return f"{steps}, first word after {replies[0].seconds_to_first:.2f} s{rate}"
+    return f"{counted(len(trace.steps), 'step')}, first word after {replies[0].seconds_to_first:.2f} s{rate}"
 
 
 @contextmanager

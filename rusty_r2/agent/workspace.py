@@ -9,12 +9,13 @@ A command runs in the sandbox on a copy-on-write view of the folder. What it cha
 about if the person wants to be asked, and carried over through journal.py; so nothing changes unseen and
 everything can be undone. A dry run is the same without the carrying over. Where the machine offers no
 such view (levels bwrap and landlock), commands run in the folder itself and the question comes first.
-Protected paths (`.git/hooks`, `.env`, …, at any depth) stay as they are either way. Who is asked and when is
-in approval.py, what a person sees in screen.py.
+Protected paths (`.git/hooks`, `.env`, …, at any depth) stay as they are either way, and in the view files of
+secrets are empty. Who is asked and when is in approval.py, what a person sees in screen.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import threading
 from collections.abc import Iterable, Sequence
@@ -37,6 +38,9 @@ PROTECTED = (
     *(".netrc", ".aws", ".gnupg", ".kube", ".docker", ".git-credentials", ".bash_login", ".zshenv"),
     *(".config/autostart", ".local/bin", ".rusty"),
 )
+SECRETS = (".env*", ".netrc", ".npmrc", ".pypirc", ".pgpass", ".git-credentials")
+"""files that hold passwords and keys: in the folder, and one level below it"""
+SECRET_FOLDERS = (".ssh", ".aws", ".gnupg", ".kube", ".docker")
 CACHES = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"}
 COMPARED = 10
 """files changed by one command whose difference is shown"""
@@ -93,6 +97,7 @@ class Workspace:
         """set it to end the command that runs now"""
         self.max_output, self.max_malformed = max_output, max_malformed
         self._dry, self._copies, self._malformed = False, True, 0
+        self._hidden: set[str] = set()
         self._box: Sandbox | None = None
 
     @property
@@ -221,13 +226,16 @@ class Workspace:
 
     def _settle(self, action: Cmd, box: Sandbox, result: Result) -> list[str]:
         """Show what the command changed in its copy, and carry it over if that is wanted."""
-        changes = [change for change in result.changes or () if _matters(change)]
+        changes = [c for c in result.changes or () if _matters(c) and c.path not in self._hidden]
         if not changes:
             return []
-        self.watcher.changes(changes, dry=self._dry)
+        self.watcher.changes(changes, dry=self._dry or self.allow == "read")
         self.watcher.edit(self._compared(box, changes))
         if self._dry:
             return []
+        if self.allow == "read":
+            self.close()
+            return [f"SYSTEM_MSG: The folder is read-only; not kept: {_some(c.path for c in changes)}"]
         answer = self.approval.before_keeping(action)
         try:
             if not answer.yes:
@@ -259,32 +267,51 @@ class Workspace:
             return None
 
     def _note_changes(self, box: Sandbox, before: dict[str, bytes]) -> None:
+        """Write down what a command did to the folder itself; what is protected is put back at once."""
         after = box.files()
         changes = []
         for path in sorted({*before, *after}):
             if before.get(path) != after.get(path):
                 self.journal.remember(path, before.get(path))
+                if is_protected(path):
+                    self._put_back(path, before.get(path))
+                    continue
                 kind = "deleted" if path not in after else "modified" if path in before else "added"
                 changes.append(Change(kind, path, len(after.get(path, b""))))  # type: ignore[arg-type]
         if changes:
             self.watcher.changes(changes, dry=False)
 
+    def _put_back(self, path: str, before: bytes | None) -> None:
+        self.watcher.notice(f"{path} is protected and was put back")
+        if before is None:
+            self.journal.remove(path)
+        else:
+            self.journal.write(path, before)
+
     def _opened(self) -> Sandbox:
         if self._box is None:
             try:
-                self._box = self._open("ro" if self.allow == "read" and not self._dry else "overlay")
+                self._box = self._hiding(self._open("overlay", ()))
             except ConfigError:
-                if self._dry or self.allow == "read":
+                if self._dry:
                     raise
                 self._copies = False
-                self._box = self._open("rw")
+                self._box = self._open("ro" if self.allow == "read" else "rw", PROTECTED)
         return self._box
 
-    def _open(self, mode: Mode) -> Sandbox:
-        limits = self.limits
+    def _hiding(self, box: Sandbox) -> Sandbox:
+        """Files of secrets are empty in the view: what a command does not see, no model repeats."""
+        for path in secrets(self.folder):
+            with contextlib.suppress(OSError):  # a link: what it leads to is outside, or is not a secret
+                box.write(path, b"")
+                self._hidden.add(path)
+        return box
+
+    def _open(self, mode: Mode, protect: tuple[str, ...]) -> Sandbox:
+        """In a view nothing needs protection: what is carried over is looked at then."""
         try:
             return open_sandbox(
-                level=self.level, workspace=self.folder, mode=mode, limits=limits, protect=PROTECTED
+                level=self.level, workspace=self.folder, mode=mode, limits=self.limits, protect=protect
             )
         except OSError as error:
             raise SandboxError(f"the folder cannot be opened in the sandbox: {error}") from error
@@ -310,6 +337,13 @@ def is_protected(path: str) -> bool:
         return True
     tails = ["/".join(parts[at:]) for at in range(len(parts))]
     return any(tail == kept or tail.startswith(f"{kept}/") for tail in tails for kept in PROTECTED)
+
+
+def secrets(folder: Path) -> list[str]:
+    """Files of secrets in the folder and one level below it."""
+    found = [path for name in SECRETS for depth in ("", "*/") for path in folder.glob(depth + name)]
+    found += [path for name in SECRET_FOLDERS for path in (folder / name).rglob("*")]
+    return sorted(str(path.relative_to(folder)) for path in found if path.is_file())
 
 
 def _matters(change: Change) -> bool:

@@ -128,6 +128,10 @@ def test_ten_exchanges_with_a_person_in_charge(folder, tmp_path):
         }.items():  # fmt: skip
             t.type(command)
             t.wait(answer, "you> ") if answer else t.wait("you> ")
+        t.send(":mod\t")  # Tab completes
+        t.wait(":model")
+        t.send("\r")
+        t.wait("script", "you> ")
         t.send("half a line\x03")
         t.wait("you> ")
         t.type(":q")
@@ -204,7 +208,7 @@ def test_ask_answers_once(folder, tmp_path):
     words = ("--model", model, "--workspace", folder, "--ask", "never")
     assert rusty("ask", "make a", *words).stdout == "Made.\n" and (folder / "a").exists()
     told = rusty("ask", *words, "--json", "--no-store", said="make a")
-    trace = json.loads(told.stdout.split("\n", 1)[1])
+    trace = json.loads(told.stdout)
     assert trace["user_query"] == "make a" and len(trace["steps"]) == 2
     with TraceStore() as store:
         assert store.count() == 1

@@ -208,6 +208,18 @@ def test_always_covers_one_program_or_exactly_this_text(command, kind):
     assert kind_of(Cmd(command)) == kind
 
 
+@needs_ns
+def test_secrets_are_not_read_either(folder):
+    (folder / "sub").mkdir()
+    (folder / "sub" / ".env.prod").write_text("KEY=hush\n")
+    before = snapshot(folder)
+    with place(folder, "writes") as work:
+        seen = do(work, Cmd("cat .env sub/.env.prod; grep -r hush .; ls -a"))[0]
+        assert ".env" in seen and "KEY" not in seen and "TOKEN" not in seen
+        do(work, Cmd("true"))
+    assert snapshot(folder) == before and not work.seen.changed and not work.person.asked
+
+
 def test_read_only_means_it(folder):
     before = snapshot(folder)
     with place(folder, allow="read") as work:
@@ -250,5 +262,8 @@ def test_without_copies_the_question_comes_first_and_undo_still_works(folder):
         assert "said no" in do(work, Cmd("echo x > a; rm total.py"))[0]
         do(work, Cmd("echo x > a; rm total.py"))
         assert work.person.asked[0][0] == "run" and not (folder / "total.py").exists()
+        work.approval.ask = "never"
+        do(work, Cmd("echo mine > .env; echo x > .git/hooks/post-commit"))
+        assert (folder / ".env").read_text() == "TOKEN=hush\n" and not list((folder / ".git/hooks").iterdir())
         work.undo()
     assert snapshot(folder) == before
