@@ -82,6 +82,8 @@ def pack(w: NDArray[np.float32], weights: str) -> Matrix:
     if weights == "bf16":
         return Matrix("bf16", narrow(w))
     if weights == "fp16":
+        if np.abs(w).max(initial=0) > np.finfo(np.float16).max:
+            raise ConfigError("a weight is too large for fp16. Type: --quantization none, or use bf16")
         return Matrix("fp16", w.astype(np.float16))
     if weights == "fp32":
         return Matrix("fp32", w)

@@ -31,7 +31,7 @@ def folder(tmp_path):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.integers(1, 20), st.integers(1, 90), st.sampled_from(FORMATS), st.integers(0, 9), st.floats(1e-6, 1e4)
+    st.integers(1, 20), st.integers(1, 90), st.sampled_from(FORMATS), st.integers(0, 9), st.floats(1e-6, 1e3)
 )
 def test_every_weight_is_near(rows, columns, weights, seed, spread):
     w = (np.random.default_rng(seed).standard_t(4, (rows, columns)) * spread).astype(np.float32)
@@ -43,6 +43,11 @@ def test_every_weight_is_near(rows, columns, weights, seed, spread):
     if weights == "int4":  # one weight may be clipped where that serves the other 31
         error = np.sqrt(np.square(error).mean(axis=1, keepdims=True))
     assert (error <= step * largest + tiny).all()
+
+
+def test_a_weight_too_large_for_fp16_is_refused():
+    with pytest.raises(ConfigError, match="fp16"):
+        pack(np.full((1, 4), 1e5, np.float32), "fp16")
 
 
 def test_int4_is_better_than_one_scale_for_32():
