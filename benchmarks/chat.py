@@ -21,7 +21,7 @@ from rusty_r2.agent.rwkv import RwkvPolicy
 from rusty_r2.lm.engine import Engine
 from rusty_r2.lm.shape import Shape, random_source
 from rusty_r2.lm.tokenizer import Tokenizer
-from rusty_r2.trace import ExecutionTrace
+from rusty_r2.trace import ExecutionTrace, Step
 
 REQUESTS = 8
 TOKENS = 64
@@ -52,9 +52,10 @@ def main() -> None:
     print(f"\nlast request: {ratios[-1]:.1f} times sooner with the state carried\n")
     for grammar in (True, False):
         options = replace(OPTIONS, grammar=grammar)
-        speeds = sorted(tokens_per_second(RwkvPolicy(engine, tokenizer, options)) for _ in range(5))
+        found = [speak(RwkvPolicy(engine, tokenizer, replace(options, seed=n))) for n in range(10)]
+        speeds, valid = sorted(speed for speed, _ in found), sum(ok for _, ok in found)
         print(f"grammar {'on ' if grammar else 'off'}  {statistics.median(speeds):6.0f} tokens/s "
-              f"({speeds[0]:.0f}–{speeds[-1]:.0f})")  # fmt: skip
+              f"({speeds[0]:.0f}–{speeds[-1]:.0f}), {valid} of {len(found)} replies are actions")  # fmt: skip
 
 
 def open_model(folder: Path | None) -> tuple[Engine, Tokenizer, float]:
@@ -97,11 +98,13 @@ def first_token(policy: RwkvPolicy, trace: ExecutionTrace) -> tuple[float, int]:
     raise SystemExit("no token came")
 
 
-def tokens_per_second(policy: RwkvPolicy) -> float:
+def speak(policy: RwkvPolicy) -> tuple[float, bool]:
+    """Tokens a second of CPU, and whether the reply was an action."""
     policy.reply(ExecutionTrace(user_query="Warm up.", system_prompt=SYSTEM))
     began = time.process_time()
     reply = policy.reply(ExecutionTrace(user_query="What changed?", system_prompt=SYSTEM))
-    return reply.tokens_out / (time.process_time() - began)
+    speed = reply.tokens_out / (time.process_time() - began)
+    return speed, Step(reply.text).action is not None
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import json
 import threading
 from collections.abc import Callable
@@ -107,7 +108,7 @@ class RustyAgent:
         if function_name not in self.tools:
             raise PolicyError(f"there is no tool {function_name!a}; there are {', '.join(self.tools)}")
         result = self.tools[function_name](*args, **kwargs)
-        return await result if asyncio.iscoroutine(result) else result
+        return await result if inspect.isawaitable(result) else result
 
     def add_tool(self, tool: Callable[..., Any], name: str = "") -> None:
         """Another function for `arun_function`."""

@@ -129,6 +129,7 @@ class Heard:
         self._policy, self._screen, self._stop = policy, screen, stop
         self.name, self.digest, self.sampling = policy.name, policy.digest, policy.sampling
         self.replies: list[Reply] = []
+        self.speaking = False
         self.trace: ExecutionTrace | None = None
         """the newest one it was shown: what is left where the loop is cut short"""
 
@@ -149,8 +150,10 @@ class Heard:
         try:
             if self._stop.is_set():
                 raise Stopped("stopped")
+            self.speaking = True
             reply = self._policy.reply(trace, listen=hear)
         finally:
+            self.speaking = False
             self._screen.end_reply()
         self.replies.append(reply)
         return reply
@@ -184,7 +187,7 @@ class Talk:
         )  # fmt: skip
         heard.trace = fresh
         try:
-            with _stoppable(self.place.cancel):
+            with _stoppable(self.place.cancel, heard):
                 trace = rollout(heard, self.place, fresh, max_turns=self.config.max_turns)
         except (RustyError, KeyboardInterrupt, EOFError) as error:
             stopped = isinstance(error, (Stopped, KeyboardInterrupt, EOFError))
@@ -228,16 +231,17 @@ def _speed(trace: ExecutionTrace, replies: list[Reply]) -> str:
 
 
 @contextmanager
-def _stoppable(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C asks the answer to stop; a second one does not ask."""
+def _stoppable(stop: threading.Event, heard: Heard) -> Iterator[None]:
+    """Ctrl-C ends a command in good order, and a mind at once: it may hang on a server. Twice ends all."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def on_signal(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
+        again = stop.is_set()
         stop.set()
+        if again or heard.speaking:
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, on_signal)
     try:

@@ -14,6 +14,7 @@ import re
 
 _OPENING = re.compile(r'\{\s*(?=["}])')
 _HEAD = re.compile(r'\s*"action"\s*:\s*"([A-Z]{1,8})"\s*,\s*"([a-z]{1,8})"\s*:\s*"')
+_MARK = re.compile(r'["\\]')
 _PLAIN = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 LONGEST_HEAD = 4096
 """characters before the first value; a reply that rambles longer is shown when it is whole"""
@@ -56,7 +57,8 @@ class Unfold:
         said: list[str] = []
         at, text = 0, self._held
         while at < len(text) and not self.done:
-            stop = next((n for n in range(at, len(text)) if text[n] in '"\\'), len(text))
+            mark = _MARK.search(text, at)
+            stop = mark.start() if mark else len(text)
             said.append(text[at:stop])
             at = stop
             if at == len(text):

@@ -36,7 +36,8 @@ from rusty_r2.task import clean_path
 PROTECTED = (
     *DEFAULT_PROTECTED,
     *(".netrc", ".aws", ".gnupg", ".kube", ".docker", ".git-credentials", ".bash_login", ".zshenv"),
-    *(".config/autostart", ".local/bin", ".rusty"),
+    *(".config/autostart", ".config/systemd", ".config/fish", ".config/git", ".local/bin"),
+    *(".vimrc", ".tmux.conf", ".inputrc", ".xprofile", ".xinitrc", ".gdbinit", ".emacs.d"),
 )
 SECRETS = (".env*", ".netrc", ".npmrc", ".pypirc", ".pgpass", ".git-credentials")
 """files that hold passwords and keys: in the folder, and one level below it"""
@@ -252,9 +253,11 @@ class Workspace:
     def _compared(self, box: Sandbox, changes: Sequence[Change]) -> list[str]:
         """The diff of the first files that changed."""
         lines: list[str] = []
-        for change in [change for change in changes if change.kind == "modified"][:COMPARED]:
+        files = [c for c in changes if c.kind in ("modified", "added") and not c.path.endswith("/")]
+        for change in files[:COMPARED]:
             try:
-                lines += diff(change.path, (self.folder / change.path).read_bytes(), box.read(change.path))
+                before = (self.folder / change.path).read_bytes() if change.kind == "modified" else None
+                lines += diff(change.path, before, box.read(change.path))
             except OSError:
                 continue  # a link, or a folder that became a file: its name is shown
         return lines

@@ -15,7 +15,8 @@ from rusty_r2.protocol import Cmd, Edit, Msg, render
 from .conftest import snapshot
 
 LEVELS = [report.name for report in probe() if report.available and report.name != "off"]
-pytestmark = pytest.mark.skipif(not LEVELS, reason="no sandbox level works here. See: rusty doctor")
+BOUND = "ns" in LEVELS or (LEVELS and os.geteuid() != 0)
+pytestmark = pytest.mark.skipif(not BOUND, reason="no sandbox level here can show a folder of this user")
 needs_ns = pytest.mark.skipif("ns" not in LEVELS, reason="needs the sandbox level ns")
 
 MENDED = "def total(xs):\n    return sum(xs)\n"
