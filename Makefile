@@ -11,7 +11,7 @@ test:
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check -q .
 	@$(VENV)/bin/mypy
-	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTS)
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(TESTS)
 
 bench:
 	@sh tools/env.sh $(VENV) train,data,dev

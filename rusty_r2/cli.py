@@ -21,6 +21,8 @@ from rusty_r2.config import known_only, read
 from rusty_r2.errors import ConfigError, RustyError
 
 COMMANDS = {
+    "chat": ("rusty_r2.welcome:chat", "talk to Rusty in a folder of yours"),
+    "ask": ("rusty_r2.welcome:ask", "one request, one answer"),
     "doctor": ("rusty_r2.doctor:doctor", "what this machine can do, and what is missing"),
     "gym list": ("rusty_r2.gym.catalog:show", "the tasks and families of the gym"),
     "gym check": ("rusty_r2.gym.catalog:check", "prove that every task can be solved, and not by cheating"),

@@ -24,7 +24,7 @@ FLOORS = [
     {"data"},
     {"train", "export"},
     # doors
-    {"doctor", "rl", "web"},
+    {"doctor", "rl", "web", "traces"},
     {"cli", "welcome"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
@@ -85,4 +85,5 @@ def test_files_and_functions_stay_readable(path):
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno:
             length = node.end_lineno - node.lineno + 1
-            assert length <= 60, f"{path}:{node.lineno} {node.name} has {length} lines"
+            most = 90 if "kernels" in path.parts else 60  # a GPU kernel is one function
+            assert length <= most, f"{path}:{node.lineno} {node.name} has {length} lines"
