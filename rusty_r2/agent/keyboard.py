@@ -18,6 +18,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from rusty_r2.agent.approval import Answer, Question
@@ -48,7 +49,7 @@ class Keyboard:
     def ask(self, question: Question) -> Answer:
         """Put a question until it has an answer. KeyboardInterrupt and Ctrl-D stop the whole request."""
         while True:
-            termios.tcflush(sys.stdin, termios.TCIFLUSH)
+            self._forget_typed()
             said = self._questions.prompt(FormattedText([("bold ansiyellow", self._words(question))])).strip()
             word, _, rest = said.partition(" ")
             match word.lower():
@@ -62,6 +63,10 @@ class Keyboard:
                     return self._edited(question)
                 case "v" | "view" if self.screen.hidden:
                     self.screen.all_of_it()
+
+    def _forget_typed(self) -> None:
+        clear_typeahead(self._questions.app.input)
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
     def _edited(self, question: Question) -> Answer:
         command: str = getattr(question.action, "command", "")

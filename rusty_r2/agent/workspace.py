@@ -27,7 +27,7 @@ from rusty_r2.agent.approval import YES, Allow, Approval, check
 from rusty_r2.agent.carry import carry_over
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
-from rusty_r2.errors import ConfigError, ProtocolError, SandboxError, TaskError
+from rusty_r2.errors import ConfigError, ProtocolError, RustyError, SandboxError, TaskError
 from rusty_r2.gym.env import clip, shown
 from rusty_r2.gym.sandbox import DEFAULT_PROTECTED, Change, Limits, Mode, Result, Sandbox, open_sandbox
 from rusty_r2.protocol import Cmd, Edit, Msg, parse
@@ -107,8 +107,15 @@ class Workspace:
 
     @dry.setter
     def dry(self, wanted: bool) -> None:
+        """ConfigError where this machine offers no dry run."""
         self.close()
         self._dry = wanted
+        try:
+            if wanted:
+                self._opened()
+        except RustyError:
+            self._dry = False
+            raise
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         """A new request: `options["query"]`. Files may have changed since the last one, so look again."""

@@ -148,6 +148,30 @@ def test_ten_exchanges_with_a_person_in_charge(folder, tmp_path):
         assert traces[9].history[0]["content"] == "fix the test"
 
 
+@needs_ns
+def test_nobody_says_yes_to_what_they_have_not_seen(folder, tmp_path):
+    model = script(tmp_path, Cmd("sleep 1; echo x > a"), Msg("Well."), Cmd("echo x > a"), Msg("Well then."))
+    with Terminal(["-c", DOOR, "chat", "--model", model, "--workspace", str(folder), "--no-store"]) as t:
+        t.wait("you> ")
+        t.send("go\ry\r")  # pasted with the request
+        t.wait("sleep 1")
+        t.send("y\r")  # typed while the command runs
+        t.wait("keep these changes?", " > ")
+        time.sleep(0.5)
+        assert not (folder / "a").exists()
+        t.type("n")
+        t.wait("Well.", "you> ")
+        t.type("go on")
+        t.wait("keep these changes?", " > ")
+        t.send("\x03")  # Ctrl-C at a question stops the request
+        t.wait("stopped", "you> ")
+        t.type("exit")
+        assert t.ends() == 0
+    assert not (folder / "a").exists()
+    with TraceStore() as store:
+        assert store.count() == 0
+
+
 def _has(module):
     return (Path(__file__).parents[2] / "rusty_r2" / "agent" / f"{module}.py").exists()
 

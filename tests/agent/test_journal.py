@@ -1,0 +1,106 @@
+"""Whatever is done through the journal, undoing it gives the folder back as it was."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rusty_r2.agent.journal import KEPT, Journal
+
+PATHS = st.sampled_from(["a", "b", "d", "d/x", "d/y", "d/e/z", "a/under", "new/deep/f"])
+DEEDS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), PATHS, st.binary(max_size=8)),
+        st.tuples(st.just("write"), PATHS, st.binary(max_size=8), st.sampled_from([0o600, 0o755])),
+        st.tuples(st.just("remove"), PATHS),
+        st.tuples(st.just("make_folder"), PATHS),
+        st.tuples(st.just("link"), PATHS, st.sampled_from(["a", "d/x", "none"])),
+    ),
+    max_size=10,
+)
+
+
+def everything(folder):
+    """Every path with its kind, mode and content."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        content = path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        found[str(path.relative_to(folder))] = (stat.filemode(mode), content)
+    return found
+
+
+def project(root):
+    folder = root / "project"
+    (folder / "d" / "e").mkdir(parents=True)
+    (folder / "a").write_text("a")
+    (folder / "d" / "x").write_text("x")
+    (folder / "d" / "x").chmod(0o750)
+    (folder / "d" / "l").symlink_to("x")
+    return folder
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(DEEDS, min_size=1, max_size=3))
+def test_undo_gives_back_the_folder(requests):
+    with tempfile.TemporaryDirectory() as name:
+        folder = project(Path(name))
+        journal = Journal(folder, Path(name) / "undo")
+        before = []
+        for number, deeds in enumerate(requests):
+            journal.begin(str(number))
+            state = everything(folder)
+            for verb, *words in deeds:
+                try:
+                    getattr(journal, verb)(*words)
+                except OSError:
+                    pass  # below a link: refused
+            if journal._group is not None:
+                before.append(state)
+        for state in reversed(before):
+            undone = Journal(folder, Path(name) / "undo").undo()
+            assert not undone.left and everything(folder) == state
+        assert not Journal(folder, Path(name) / "undo").undo().restored
+
+
+@pytest.mark.parametrize("path", ["../out", "/etc/out", "way/out", "", "."])
+def test_nothing_outside_is_reached(tmp_path, path):
+    folder = project(tmp_path)
+    (tmp_path / "outside").mkdir()
+    (folder / "way").symlink_to(tmp_path / "outside")
+    journal = Journal(folder, tmp_path / "undo")
+    for deed in (lambda: journal.write(path, b"x"), lambda: journal.remove(path)):
+        with pytest.raises(OSError, match="."):
+            deed()
+    assert not list((tmp_path / "outside").iterdir()) and len(list(tmp_path.iterdir())) <= 3
+    assert (folder / "a").read_text() == "a"
+
+
+def test_a_link_at_the_end_is_replaced_and_not_followed(tmp_path):
+    folder = project(tmp_path)
+    (tmp_path / "secret").write_text("s")
+    (folder / "l").symlink_to(tmp_path / "secret")
+    Journal(folder, tmp_path / "undo").write("l", b"x")
+    assert (tmp_path / "secret").read_text() == "s" and not (folder / "l").is_symlink()
+
+
+def test_a_hard_link_to_the_outside_is_not_written_through(tmp_path):
+    folder = project(tmp_path)
+    (tmp_path / "mine").write_text("mine")
+    os.link(tmp_path / "mine", folder / "shared")
+    Journal(folder, tmp_path / "undo").write("shared", b"agent")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_old_requests_are_let_go(tmp_path):
+    folder = project(tmp_path)
+    journal = Journal(folder, tmp_path / "undo")
+    for number in range(KEPT + 3):
+        journal.begin(str(number))
+        journal.write("a", str(number).encode())
+    assert len(list(journal.store.iterdir())) == KEPT
+    assert journal.undo().what == str(KEPT + 2) and (folder / "a").read_text() == str(KEPT + 1)
