@@ -196,7 +196,7 @@ def from_row(
     """The episodes of one row: a pair, a question, or an episode as it is."""
     source, licence = str(row.get("source") or origin.source), str(row.get("licence") or origin.licence)
     if "turns" in row:
-        yield from_record(row, f"{origin.path}:{number}"), 1.0
+        yield from_record({"kind": "STEPS"} | row, f"{origin.path}:{number}"), 1.0
     elif row.keys() >= {"description", "command"}:
         yield from _weigh(pairs.commands(row, rng, source, licence), 5.0 if pairs.core(row) else 1.0)
         if "page" in row and row["page"] not in told:

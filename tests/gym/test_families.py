@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Families: one seed is one task, splits never meet, golds are right, and there are many of them."""
 
+import builtins
 import hashlib
+import keyword
 import re
+import sys
 
 import pytest
 
 from rusty_r2.errors import TaskError
-from rusty_r2.gym.families import FAMILIES, Draw, fingerprint, mutate
-from rusty_r2.gym.families.base import part
+from rusty_r2.gym.families import FAMILIES, Draw, fingerprint, mutate, words
+from rusty_r2.gym.families.base import is_held, part
 from rusty_r2.gym.families.functions import outcome
 from rusty_r2.gym.proof import gold
 from rusty_r2.protocol import render
@@ -59,7 +62,7 @@ def test_tasks_are_the_same_on_every_machine():
         for level in family.levels:
             for split in family.splits:
                 digest.update(fingerprint(family.make(3, level, split)).encode())
-    assert digest.hexdigest() == "2236f737c294ed01"
+    assert digest.hexdigest() == "e0638c492826fc1e"
 
 
 @pytest.mark.parametrize("family", ONE_EACH)
@@ -83,6 +86,39 @@ def test_words_and_numbers_of_one_split_never_come_up_in_the_other():
     assert not drawn["train"][1] & drawn["heldout"][1]
     assert drawn["train"][0] | drawn["heldout"][0] == set(pool)
     assert drawn["train"][1] | drawn["heldout"][1] == set(range(1, 51))
+
+
+def test_names_are_too_many_to_know_by_heart():
+    """With few names a model learns the list instead of copying, and fails on every new name."""
+    assert sum(not is_held(word) for word in words.WORDS) > 2000
+    assert sum(is_held(word) for word in words.WORDS) > 600
+    for pool in (value for name, value in vars(words).items() if name.isupper()):
+        assert len(set(pool)) == len(pool)
+    for pool in (
+        words.ENDS,
+        words.PEOPLE,
+        words.KEYS,
+        words.STEMS,
+        words.FOLDERS,
+        words.MODULES,
+        words.VERBS,
+    ):
+        assert sum(map(is_held, pool)) > 6
+
+
+def test_words_can_be_names_anywhere():
+    spoken_for = {*keyword.kwlist, *dir(builtins), *sys.stdlib_module_names}
+    for word in words.WORDS:
+        assert re.fullmatch("[a-z]{3,10}", word)
+        assert word not in spoken_for
+        assert "return" not in word, "recipes tell a body from an expression by it"
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_every_level_one_file_name_is_new(split):
+    """Among 200 tasks about one file, hardly a name comes twice."""
+    seen = [next(iter(FAMILIES["rename"].make(seed, 1, split).files)) for seed in range(200)]
+    assert len(set(seen)) > 170
 
 
 def test_training_never_hears_a_held_out_wording():

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rusty_r2.gym.families import words
+from rusty_r2.gym.families import names, words
 from rusty_r2.gym.families.base import Draw, Family
-from rusty_r2.gym.families.shell import extras, file_names, lines, log, question, text
+from rusty_r2.gym.families.shell import extras, file_names, lines, log, question, text, users, without
 from rusty_r2.task import Task
 
 
 def count_lines(draw: Draw) -> Task:
     name = file_names(draw, 1)[0]
-    folder = f"{draw.word(words.FOLDERS)}/" if draw.level == 2 else ""
+    folder = f"{names.folder(draw)}/" if draw.level == 2 else ""
     body = lines(draw, draw.integer(5, 40))
     files = {folder + name: body} | extras(draw, {name: ""}, 1)
     prompt = draw.say(
@@ -40,8 +40,8 @@ def count_words(draw: Draw) -> Task:
 
 def count_matches(draw: Draw) -> Task:
     name = file_names(draw, 1, "log")[0]
-    rows = log(draw, draw.integer(12, 30), draw.words(words.PEOPLE, 3))
-    wanted = draw.any([row.split()[1 if draw.level == 1 else 2] for row in rows])
+    rows = log(draw, draw.integer(12, 30), users(draw, 3))
+    wanted = draw.any([row.split()[2 if draw.level > 1 else draw.any((1, 2))] for row in rows])
     found = [row for row in rows if f" {wanted} " in row]
     command = f"grep -c {wanted} {name}"
     prompt = draw.say(
@@ -65,7 +65,7 @@ def count_matches(draw: Draw) -> Task:
 
 
 def find_file(draw: Draw) -> Task:
-    folders = draw.words(words.FOLDERS, 4)
+    folders = names.folders(draw, 4)
     name, other = file_names(draw, 2)
     deep = "/".join(draw.shuffled(folders)[: draw.level])
     files = {f"{folder}/{other}": lines(draw, 1) for folder in folders} | {f"{deep}/{name}": lines(draw, 2)}
@@ -79,15 +79,13 @@ def find_file(draw: Draw) -> Task:
 
 
 def find_word(draw: Draw) -> Task:
-    names = file_names(draw, 4)
+    listed = file_names(draw, 4)
     wanted = draw.word(words.WORDS)
-    others = [word for word in words.WORDS if word != wanted]
-    folder = f"{draw.word(words.FOLDERS)}/" if draw.level > 1 else ""
-    files = {
-        folder + name: text([f"{draw.any(others)} {draw.any(others)}" for _ in range(3)]) for name in names
-    }
-    where = folder + names[0]
-    files[where] = files[where] + f"{draw.any(others)} {wanted}\n"
+    other = without(draw, wanted)
+    folder = f"{names.folder(draw)}/" if draw.level > 1 else ""
+    files = {folder + name: text([f"{other()} {other()}" for _ in range(3)]) for name in listed}
+    where = folder + listed[0]
+    files[where] = files[where] + f"{other()} {wanted}\n"
     files = dict(sorted(files.items()))
     prompt = draw.say(
         "Which file contains the word $wanted?",
@@ -99,9 +97,9 @@ def find_word(draw: Draw) -> Task:
 
 
 def read_value(draw: Draw) -> Task:
-    name = f"{draw.word(words.STEMS)}.{draw.any(('ini', 'conf', 'cfg', 'env'))}"
-    keys = draw.words(words.KEYS, 5)
-    folder = f"{draw.word(words.FOLDERS)}/" if draw.level == 2 else ""
+    name = f"{names.stem(draw)}.{draw.any(words.SETTING_ENDS)}"
+    keys = names.apart(lambda: names.key(draw), 5)
+    folder = f"{names.folder(draw)}/" if draw.level == 2 else ""
     values = {key: str(draw.integer(100, 9999)) for key in keys}
     key = draw.any(keys)
     files = {folder + name: text([f"{k}={v}" for k, v in values.items()])} | extras(draw, {name: ""}, 1)
@@ -116,10 +114,10 @@ def read_value(draw: Draw) -> Task:
 
 def most_common(draw: Draw) -> Task:
     name = file_names(draw, 1, "log")[0]
-    users = draw.words(words.PEOPLE, 4)
-    rows = log(draw, draw.integer(8, 16), users)
-    while not _leads(users[0], rows):
-        rows.append(rows[-1].replace(f" {rows[-1].split()[2]} ", f" {users[0]} "))
+    people = users(draw, 4)
+    rows = log(draw, draw.integer(8, 16), people)
+    while not _leads(people[0], rows):
+        rows.append(rows[-1].replace(f" {rows[-1].split()[2]} ", f" {people[0]} "))
     prompt = draw.say(
         "How many lines does the most frequent user have in $name? Lines are: time level user action.",
         "Find the user with the most lines in $name (time level user action). How many are they?",
@@ -127,7 +125,7 @@ def most_common(draw: Draw) -> Task:
         "Lines of $name read time level user action. Count those of the busiest user.",
     )
     command = f"cut -d' ' -f3 {name} | sort | uniq -c | sort -rn | head -n 1"
-    count = sum(row.split()[2] == users[0] for row in rows)
+    count = sum(row.split()[2] == people[0] for row in rows)
     return question(prompt, {name: text(rows)}, count, command, name=name)
 
 
@@ -137,9 +135,9 @@ def _leads(user: str, rows: list[str]) -> bool:
 
 
 def count_files(draw: Draw) -> Task:
-    end, other = draw.words(words.CODE_ENDS if draw.held else words.TEXT_ENDS, 2)
-    stems = draw.words(words.STEMS, draw.integer(6, 10))
-    folders = [f"{folder}/" for folder in draw.words(words.FOLDERS, 3)] if draw.level == 2 else [""]
+    end, other = draw.words(words.ENDS, 2)
+    stems = names.stems(draw, draw.integer(6, 10))
+    folders = [f"{folder}/" for folder in names.folders(draw, 3)] if draw.level == 2 else [""]
     kept = draw.integer(3, len(stems) - 1)
     files = {
         f"{draw.any(folders)}{stem}.{end if i < kept else other}": f"{stem}\n" for i, stem in enumerate(stems)

@@ -5,11 +5,12 @@ A family makes a task from a seed: the same seed, level and split give the same 
 and every Python. Two lines keep training apart from evaluation:
 
     by family       a family with split "heldout" never appears in training at all
-    by parameters   in the others every fourth word of every pool, every fifth number of every range and
-                    every fourth wording belong to the held-out split only
+    by parameters   in the others one word in four (by its hash, so in every pool alike), every fifth number
+                    and every fourth wording belong to the held-out split only
 
 `Draw` is where the second line is drawn; families only ask it for words, numbers and wordings.
-The pools are in words.py, the families in write.py, fix.py, files.py, text.py and ask.py.
+The pools are in words.py, names are made of them in names.py; the families are in write.py, fix.py,
+files.py, text.py and ask.py.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 from rusty_r2.errors import TaskError
@@ -58,11 +61,17 @@ class Draw:
 
     def word(self, pool: Sequence[str]) -> str:
         """One word of this split's part of `pool`."""
-        return self.any(part(pool, held=self.held))
+        return self.any(_side(tuple(pool), self.held))
 
     def words(self, pool: Sequence[str], count: int) -> list[str]:
         """`count` different words of this split's part of `pool`."""
-        return self.shuffled(part(pool, held=self.held))[:count]
+        mine = _side(tuple(pool), self.held)
+        if len(mine) < 4 * count:
+            return self.shuffled(mine)[:count]
+        found: dict[str, None] = {}
+        while len(found) < count:
+            found[self.any(mine)] = None
+        return list(found)
 
     def number(self, low: int, high: int) -> int:
         """A parameter in [low, high] of this split's numbers."""
@@ -79,6 +88,16 @@ class Draw:
 def part(pool: Sequence[T], *, held: bool) -> list[T]:
     """Every fourth item, or all the others; a pool too small to divide stays whole."""
     return [item for i, item in enumerate(pool) if (i % 4 == 3) == held] if len(pool) > 3 else list(pool)
+
+
+def is_held(word: str) -> bool:
+    """Whether a word belongs to the held-out split, in whatever pool it stands."""
+    return zlib.crc32(word.encode()) % 4 == 3
+
+
+@lru_cache(256)
+def _side(pool: tuple[str, ...], held: bool) -> tuple[str, ...]:
+    return tuple(word for word in pool if is_held(word) == held)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from rusty_r2.gym.families import words
+from rusty_r2.gym.families import names, words
 from rusty_r2.gym.families.base import Draw, Family
 from rusty_r2.gym.families.shell import change, extras, file_names, lines
 from rusty_r2.task import Task
@@ -11,7 +11,7 @@ from rusty_r2.task import Task
 
 def rename(draw: Draw) -> Task:
     old, new = file_names(draw, 2)
-    folder = f"{draw.word(words.FOLDERS)}/" if draw.level > 1 else ""
+    folder = f"{names.folder(draw)}/" if draw.level > 1 else ""
     body = lines(draw, 2)
     if draw.level == 3:
         return _rename_ends(draw, folder)
@@ -27,8 +27,8 @@ def rename(draw: Draw) -> Task:
 
 
 def _rename_ends(draw: Draw, folder: str) -> Task:
-    old, new = draw.words(words.JUNK_ENDS + words.TEXT_ENDS, 2)
-    stems = draw.words(words.STEMS, 3)
+    old, new = draw.words(words.ENDS, 2)
+    stems = names.stems(draw, 3)
     files = {f"{folder}{stem}.{old}": lines(draw, 2) for stem in stems}
     done: dict[str, str | None] = dict.fromkeys(files)
     done |= {f"{folder}{stem}.{new}": files[f"{folder}{stem}.{old}"] for stem in stems}
@@ -43,8 +43,8 @@ def _rename_ends(draw: Draw, folder: str) -> Task:
 
 
 def move(draw: Draw) -> Task:
-    folder = draw.word(words.FOLDERS)
-    kept = {f"{folder}/{draw.word(words.STEMS)}.keep": "stay\n"}
+    folder = names.folder(draw)
+    kept = {f"{folder}/{names.stem(draw)}.keep": "stay\n"}
     if draw.level == 1:
         name = file_names(draw, 1)[0]
         body = lines(draw, 2)
@@ -57,8 +57,8 @@ def move(draw: Draw) -> Task:
         files = {name: body, **kept} | extras(draw, {name: ""}, 1)
         done = {name: None, f"{folder}/{name}": body}
         return change(prompt, files, done, f"mv {name} {folder}/", name=name, folder=folder)
-    end, other = draw.words(words.TEXT_ENDS, 2) if draw.held else draw.words(words.JUNK_ENDS, 2)
-    stems = draw.words(words.STEMS, 4)
+    end, other = draw.words(words.ENDS, 2)
+    stems = names.stems(draw, 4)
     files = {f"{stem}.{end}": lines(draw, 1) for stem in stems[:3]} | {f"{stems[3]}.{other}": "keep me\n"}
     moved = [name for name in files if name.endswith(f".{end}")]
     expect: dict[str, str | None] = dict.fromkeys(moved) | {f"{folder}/{n}": files[n] for n in moved}
@@ -77,9 +77,9 @@ def move(draw: Draw) -> Task:
 
 def copy(draw: Draw) -> Task:
     old, new = file_names(draw, 2)
-    folder = draw.word(words.FOLDERS)
+    folder = names.folder(draw)
     body = lines(draw, 2)
-    kept = {f"{folder}/{draw.word(words.STEMS)}.keep": "stay\n"} if draw.level > 1 else {}
+    kept = {f"{folder}/{names.stem(draw)}.keep": "stay\n"} if draw.level > 1 else {}
     files = {old: body, **kept} | extras(draw, {old: "", new: ""}, 1)
     if draw.level == 1:
         prompt = draw.say(
@@ -105,21 +105,21 @@ def copy(draw: Draw) -> Task:
 
 def remove(draw: Draw) -> Task:
     end = draw.word(words.JUNK_ENDS)
-    names = file_names(draw, 4, "txt")
-    folders = draw.words(words.FOLDERS, 2)
+    listed = file_names(draw, 4, "txt")
+    folders = names.folders(draw, 2)
     if draw.level == 1:
-        files = {name: lines(draw, 1) for name in names[:3]}
+        files = {name: lines(draw, 1) for name in listed[:3]}
         prompt = draw.say(
             "Delete the file $name.",
             "Remove $name.",
             "$name is no longer needed. Delete it.",
             "Get rid of the file $name.",
         )
-        return change(prompt, files, {names[0]: None}, f"rm {names[0]}", name=names[0])
-    junk = [f"{name.partition('.')[0]}.{end}" for name in names[:2]]
+        return change(prompt, files, {listed[0]: None}, f"rm {listed[0]}", name=listed[0])
+    junk = [f"{name.partition('.')[0]}.{end}" for name in listed[:2]]
     if draw.level == 3:
         junk = [f"{folder}/{name}" for folder, name in zip(folders, junk, strict=True)]
-    files = dict.fromkeys(junk, "junk\n") | {name: lines(draw, 1) for name in names[2:]}
+    files = dict.fromkeys(junk, "junk\n") | {name: lines(draw, 1) for name in listed[2:]}
     prompt = draw.say(
         "Delete all files that end in .$end$where.",
         "Remove every .$end file$where.",
@@ -133,7 +133,8 @@ def remove(draw: Draw) -> Task:
 
 def create(draw: Draw) -> Task:
     name = file_names(draw, 1)[0]
-    said = draw.words(words.WORDS, draw.level + 1)
+    said = draw.words(words.WORDS, draw.level + draw.integer(1, 2))
+    said += [str(draw.number(10, 999))] if draw.chance(0.2) else []
     files = extras(draw, {name: ""}, 2)
     if draw.level == 1:
         prompt = draw.say(
@@ -167,9 +168,9 @@ def create(draw: Draw) -> Task:
 
 
 def layout(draw: Draw) -> Task:
-    folders = draw.words(words.FOLDERS, 3)
-    names = file_names(draw, 2)
-    files = extras(draw, dict.fromkeys(names, ""), 1)
+    folders = names.folders(draw, 3)
+    name = file_names(draw, 1)[0]
+    files = extras(draw, {name: ""}, 1)
     path = "/".join(folders[: draw.level])
     if draw.level < 3:
         prompt = draw.say(
@@ -178,8 +179,8 @@ def layout(draw: Draw) -> Task:
             "Set up $path with an empty file $name inside.",
             "There should be a folder $path, and an empty $name in it.",
         )
-        command = f"mkdir -p {path} && touch {path}/{names[0]}"
-        return change(prompt, files, {f"{path}/{names[0]}": ""}, command, path=path, name=names[0])
+        command = f"mkdir -p {path} && touch {path}/{name}"
+        return change(prompt, files, {f"{path}/{name}": ""}, command, path=path, name=name)
     first, second = (f"{folders[0]}/{folder}" for folder in folders[1:])
     prompt = draw.say(
         "Make the folders $first and $second, and an empty file $name in each.",
@@ -187,9 +188,9 @@ def layout(draw: Draw) -> Task:
         "Set up two folders, $first and $second, with an empty $name in both.",
         "There should be folders $first and $second, each with an empty $name.",
     )
-    done = {f"{first}/{names[0]}": "", f"{second}/{names[0]}": ""}
+    done = {f"{first}/{name}": "", f"{second}/{name}": ""}
     command = f"mkdir -p {first} {second} && touch {' '.join(done)}"
-    return change(prompt, files, done, command, first=first, second=second, name=names[0])
+    return change(prompt, files, done, command, first=first, second=second, name=name)
 
 
 FAMILIES = (

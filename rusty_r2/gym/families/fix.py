@@ -11,7 +11,7 @@ from functools import cache
 from string import Template
 
 from rusty_r2.errors import TaskError
-from rusty_r2.gym.families import mutate, words
+from rusty_r2.gym.families import mutate, names
 from rusty_r2.gym.families.base import Draw, Family
 from rusty_r2.gym.families.functions import Function, Recipe, function, outcome, recipes, sample
 from rusty_r2.task import Calls, Task
@@ -41,7 +41,7 @@ def fixer(mutation: mutate.Mutation) -> Callable[[Draw], Task]:
 
     def draw_task(draw: Draw) -> Task:
         made, broken = _broken(draw, mutation)
-        file = f"{draw.word(words.MODULES)}.py"
+        file = f"{names.module(draw)}.py"
         asked = Template(draw.say(*WORDINGS)).substitute(
             f=made.name, call=made.call, file=file, says=made.says
         )

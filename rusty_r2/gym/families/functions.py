@@ -19,7 +19,7 @@ from string import Template
 from typing import Any
 
 from rusty_r2.errors import TaskError
-from rusty_r2.gym.families import mutate, words
+from rusty_r2.gym.families import mutate, names, words
 from rusty_r2.gym.families.base import Draw
 from rusty_r2.task import Case
 
@@ -43,6 +43,7 @@ NAMES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "words": (words.WORDS_NAMES, words.WORDS_NAMES),
     "dict": (words.DICT_NAMES, words.DICT_NAMES),
 }
+MANY = ("ints", "words", "dict")
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,18 @@ def run(source: str) -> Callable[..., Any]:
 
 def _from_recipe(draw: Draw, recipe: Recipe) -> Function | None:
     kinds = [kind.rstrip("+") for kind in recipe.takes]
-    params = tuple(draw.word(NAMES[kind][place]) for place, kind in enumerate(kinds))
+    taken = set(re.findall(r"\w+", recipe.body))
+    params: tuple[str, ...] = ()
+    for place, kind in enumerate(kinds):
+        usual, many = NAMES[kind][place], kind in MANY
+        params += (names.parameter(draw, usual, taken | set(params), many=many),)
     chosen = _constants(draw)
     filled = chosen | dict(zip(("x", "y"), params, strict=False))
-    name = _name(draw, Template(draw.any(recipe.stems)).substitute(filled), params)
+    told = Template(draw.any(recipe.stems)).substitute(filled)
+    name = names.function(draw, told, taken | set(params))
     source = _source(name, params, Template(recipe.body).substitute(filled))
     cases = _cases(draw, recipe.takes, chosen, source)
-    if cases is None or len(set(params)) < len(params):
+    if cases is None:
         return None
     says = Template(draw.say(*recipe.says)).substitute(filled)
     return Function(name, params, source, says, tuple(cases[1:]), cases[0])
@@ -129,13 +135,9 @@ def sample(recipe: Recipe) -> str:
 def _constants(draw: Draw) -> dict[str, Any]:
     w, v, u = draw.words(words.WORDS, 3)
     c, d = draw.shuffled(LETTERS)[:2]
-    numbers = {"n": draw.number(2, 60), "m": draw.number(2, 30), "k": draw.integer(2, 6)}
+    n = draw.number(2, 99) if draw.chance(0.8) else draw.number(100, 999)
+    numbers = {"n": n, "m": draw.number(2, 60), "k": draw.integer(2, 9)}
     return {**numbers, "w": w, "v": v, "u": u, "c": c, "d": d}
-
-
-def _name(draw: Draw, stem: str, params: Sequence[str]) -> str:
-    plain = [] if draw.held or stem in params else [stem]
-    return draw.any([*plain, f"{draw.word(words.VERBS)}_{stem}", f"{stem}_{draw.word(words.NOUNS)}"])
 
 
 def _source(name: str, params: Sequence[str], body: str) -> str:
@@ -208,17 +210,17 @@ def _argument(draw: Draw, kind: str, chosen: Mapping[str, Any], edges: Sequence[
             count = least + draw.below(6) if place > 2 else 5
             return [draw.any(edges) if draw.chance(0.4) else draw.integer(-20, 80) for _ in range(count)]
         case "words":
-            few = draw.shuffled([word for word in words.WORDS if place > 3 or len(word) < 7])[:4]
+            few = draw.words(words.WORDS if place > 3 else words.SHORT_WORDS, 4)
             return [draw.any(few) for _ in range(draw.integer(0, 6) if place > 2 else 5)]
         case _:
-            keys = draw.shuffled(words.WORDS)[: least + draw.below(4)]
+            keys = draw.words(words.WORDS, least + draw.below(4))
             keys += [chosen["w"]] if draw.chance(0.5) else []
             values = (draw.any([*edges[:4], draw.integer(0, 90)]) for _ in keys)
             return dict(zip(keys, values, strict=True))
 
 
 def _text(draw: Draw, place: int, w: str, c: str, k: int) -> str:
-    first, second = draw.any(words.WORDS), draw.any(words.WORDS)
+    first, second = draw.word(words.WORDS), draw.word(words.WORDS)
     shapes = (
         f"{w} {first}",
         f"{first} {w}",

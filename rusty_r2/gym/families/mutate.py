@@ -95,7 +95,7 @@ def returned(source: str) -> Iterator[str]:
 
 def grammar(source: str) -> Iterator[str]:
     """Text that Python cannot read: a colon, a bracket or a quote is missing, a word is misspelt."""
-    for at in (match.end() - 1 for match in re.finditer(r":\n|\)|\]|'", source)):
+    for at in (match.end() - 1 for match in re.finditer(r":(?=\n)|\)|\]|'", source)):
         yield source[:at] + source[at + 1 :]
     yield source.replace("return ", "retrun ", 1)
     yield source.replace("def ", "df ", 1)

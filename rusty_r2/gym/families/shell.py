@@ -7,12 +7,14 @@ command, or two, and for a question the answer that can be read off its output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from string import Template
 
-from rusty_r2.gym.families import words
+from rusty_r2.gym.families import names, words
 from rusty_r2.gym.families.base import Draw
 from rusty_r2.task import Task, Tree
+
+DEEDS = ("login", "logout", "upload", "delete", "search", "download", "rename", "print", "share", "comment")
 
 
 def change(
@@ -32,18 +34,17 @@ def question(prompt: str, files: Mapping[str, str], answer: object, *commands: s
 
 def file_names(draw: Draw, count: int, end: str = "") -> list[str]:
     """Different file names of the draw's split, all with one ending where it is given."""
-    stems = draw.words(words.STEMS, count)
-    return [f"{stem}.{end or draw.any(('txt', 'md', 'log', 'csv', 'dat'))}" for stem in stems]
+    return names.distinct(lambda: names.file(draw, end), count)
 
 
 def lines(draw: Draw, count: int) -> str:
     """Some lines of two or three words."""
-    made = (" ".join(draw.shuffled(words.WORDS)[: draw.integer(2, 3)]) for _ in range(count))
+    made = (" ".join(draw.words(words.WORDS, draw.integer(2, 3))) for _ in range(count))
     return "".join(f"{line}\n" for line in made)
 
 
 def word_list(draw: Draw, count: int) -> list[str]:
-    return draw.shuffled(words.WORDS)[:count]
+    return draw.words(words.WORDS, count)
 
 
 def text(items: list[str]) -> str:
@@ -52,14 +53,23 @@ def text(items: list[str]) -> str:
 
 def extras(draw: Draw, taken: Mapping[str, str], count: int) -> dict[str, str]:
     """Other files that must stay as they are."""
-    names = [f"{stem}.txt" for stem in draw.words(words.STEMS, count + len(taken))]
-    return {name: lines(draw, 2) for name in [name for name in names if name not in taken][:count]}
+    others = [name for name in file_names(draw, count + len(taken)) if name not in taken]
+    return {name: lines(draw, 2) for name in others[:count]}
 
 
-def log(draw: Draw, count: int, users: list[str]) -> list[str]:
+def users(draw: Draw, count: int) -> list[str]:
+    """Users of a log; none can be mistaken for another word of a line."""
+    return names.apart(lambda: names.user(draw), count, avoid=DEEDS)
+
+
+def without(draw: Draw, *wanted: str) -> Callable[[], str]:
+    """A source of words that hold none of `wanted` and are no part of one."""
+    return lambda: names.apart(lambda: draw.word(words.WORDS), 1, avoid=wanted)[0]
+
+
+def log(draw: Draw, count: int, people: list[str]) -> list[str]:
     """Lines of a log: time, level, user, and what they did."""
-    deeds = ("login", "logout", "upload", "delete", "search")
     return [
-        f"{8 + i // 6:02d}:{draw.below(60):02d} {draw.any(words.LEVELS)} {draw.any(users)} {draw.any(deeds)}"
+        f"{8 + i // 6:02d}:{draw.below(60):02d} {draw.any(words.LEVELS)} {draw.any(people)} {draw.any(DEEDS)}"
         for i in range(count)
     ]

@@ -3,9 +3,19 @@
 
 from __future__ import annotations
 
-from rusty_r2.gym.families import words
+from rusty_r2.gym.families import names, words
 from rusty_r2.gym.families.base import Draw, Family
-from rusty_r2.gym.families.shell import change, extras, file_names, lines, log, text, word_list
+from rusty_r2.gym.families.shell import (
+    change,
+    extras,
+    file_names,
+    lines,
+    log,
+    text,
+    users,
+    without,
+    word_list,
+)
 from rusty_r2.task import Task
 
 
@@ -35,8 +45,8 @@ def sort(draw: Draw) -> Task:
 def pick_lines(draw: Draw) -> Task:
     source, target = file_names(draw, 2)
     wanted = draw.word(words.WORDS)
-    others = [word for word in words.WORDS if word != wanted]
-    rows = [f"{draw.any(others)} {draw.any(others)}" for _ in range(draw.integer(5, 9))]
+    other = without(draw, wanted)
+    rows = [f"{other()} {other()}" for _ in range(draw.integer(5, 9))]
     marked = {draw.below(len(rows)) for _ in range(3)}
     rows = [f"{wanted} {row}" if i in marked else row for i, row in enumerate(rows)]
     kept = [row for row in rows if (wanted in row) == (draw.level < 3)]
@@ -86,8 +96,8 @@ def ends(draw: Draw) -> Task:
 def columns(draw: Draw) -> Task:
     source = file_names(draw, 1, "csv")[0]
     target = file_names(draw, 1, "txt")[0]
-    heads = ["name", *draw.words(words.KEYS, 2)]
-    people = draw.shuffled(words.PEOPLE)[: draw.integer(4, 7)]
+    heads = ["name", *names.distinct(lambda: names.key(draw), 2)]
+    people = names.distinct(lambda: names.user(draw), draw.integer(4, 7))
     rows = [heads] + [[who, str(draw.integer(10, 99)), str(draw.integer(100, 999))] for who in people]
     place = draw.below(3)
     body, column = text([",".join(row) for row in rows]), [row[place] for row in rows]
@@ -109,16 +119,11 @@ def columns(draw: Draw) -> Task:
 
 def replace(draw: Draw) -> Task:
     old, new = draw.words(words.WORDS, 2)
-    others = [word for word in words.WORDS if word not in (old, new)]
-    names = file_names(draw, draw.level, "txt")
+    other = without(draw, old, new)
+    listed = file_names(draw, draw.level, "txt")
     files = {
-        name: text(
-            [
-                f"{draw.any(others)} {old if draw.chance(0.6) or i == 1 else draw.any(others)}"
-                for i in range(4)
-            ]
-        )
-        for name in names
+        name: text([f"{other()} {old if draw.chance(0.6) or i == 1 else other()}" for i in range(4)])
+        for name in listed
     }
     done = {name: body.replace(old, new) for name, body in files.items()}
     prompt = draw.say(
@@ -127,16 +132,16 @@ def replace(draw: Draw) -> Task:
         "Each $old in $where should become $new.",
         "Swap the word $old for $new throughout $where.",
     )
-    where = " and ".join(names) if draw.level < 3 else "all .txt files"
-    command = f"sed -i 's/{old}/{new}/g' {' '.join(names) if draw.level < 3 else '*.txt'}"
+    where = " and ".join(listed) if draw.level < 3 else "all .txt files"
+    command = f"sed -i 's/{old}/{new}/g' {' '.join(listed) if draw.level < 3 else '*.txt'}"
     return change(prompt, files, done, command, old=old, new=new, where=where)
 
 
 def config(draw: Draw) -> Task:
-    name = f"{draw.word(words.STEMS)}.{draw.any(('ini', 'conf', 'cfg', 'env'))}"
-    keys = draw.words(words.KEYS, 4)
+    name = f"{names.stem(draw)}.{draw.any(words.SETTING_ENDS)}"
+    keys = names.distinct(lambda: names.key(draw), 4)
     values = {key: draw.number(10, 99) if draw.chance(0.6) else draw.word(words.WORDS) for key in keys}
-    key, value = keys[draw.below(3)], draw.number(100, 999)
+    key, value = keys[draw.below(3)], draw.number(100, 9999)
     rows = [f"{k}={v}" for k, v in values.items()]
     done = [f"{k}={value if k == key else v}" for k, v in values.items()]
     command = f"sed -i 's/^{key}=.*/{key}={value}/' {name}"
@@ -192,7 +197,7 @@ def join(draw: Draw) -> Task:
 
 def summary(draw: Draw) -> Task:
     source, target = file_names(draw, 1, "log")[0], file_names(draw, 1, "txt")[0]
-    rows = log(draw, draw.integer(8, 14), draw.words(words.PEOPLE, 3))
+    rows = log(draw, draw.integer(8, 14), users(draw, 3))
     place = draw.any((1, 2))
     found = sorted({row.split()[place] for row in rows})
     what = ("levels", "users")[place - 1]

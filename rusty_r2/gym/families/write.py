@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from string import Template
 
-from rusty_r2.gym.families import words
+from rusty_r2.gym.families import names
 from rusty_r2.gym.families.base import Draw, Family
 from rusty_r2.gym.families.functions import function, recipes
 from rusty_r2.task import Calls, Task
@@ -35,7 +35,7 @@ def writer(table: str) -> Callable[[Draw], Task]:
 
     def draw_task(draw: Draw) -> Task:
         made = function(draw, recipes()[table])
-        file = f"{draw.word(words.MODULES)}.py"
+        file = f"{names.module(draw)}.py"
         asked = Template(draw.say(*WORDINGS)).substitute(
             f=made.name, call=made.call, file=file, says=made.says
         )
