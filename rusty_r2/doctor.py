@@ -43,7 +43,7 @@ class DoctorConfig:
     json: bool = False
     """print one JSON object for scripts"""
     measure: bool = False
-    """time a matrix product instead of guessing the speed of arithmetic"""
+    """time a matrix product instead of guessing the speed of arithmetic, and try every sandbox level"""
 
 
 def doctor(config: DoctorConfig) -> None:
@@ -64,7 +64,7 @@ def examine(*, measure: bool = False) -> dict[str, Any]:
         "hardware": resolved(hardware)
         | {"device": hardware.get_training_device(), "dtype": hardware.get_torch_dtype()},
         "estimates": _estimates(hardware, gflops),
-        "sandbox": _sandbox(),
+        "sandbox": _sandbox(every=measure),
         "parts": _parts(),
     }
 
@@ -98,10 +98,10 @@ def _estimates(hardware: HardwareConfig, gflops: float) -> dict[str, Any]:
     }
 
 
-def _sandbox() -> list[dict[str, Any]]:
+def _sandbox(*, every: bool) -> list[dict[str, Any]]:
     from rusty_r2.gym.sandbox import probe
 
-    return [resolved(report) for report in probe()]
+    return [resolved(report) for report in probe(every=every)]
 
 
 def _parts() -> list[dict[str, Any]]:

@@ -214,11 +214,11 @@ def open_sandbox(
     return box
 
 
-def probe() -> list[LevelReport]:
-    """Every level, tried for real in a child; remembered while this kernel runs, per user."""
+def probe(*, every: bool = True) -> list[LevelReport]:
+    """Levels tried for real in a child, strongest first; all of them, or down to the first that works."""
     from rusty_r2.gym.levels import choose
 
-    return choose.reports()
+    return choose.reports(every=every)
 
 
 __all__ = [

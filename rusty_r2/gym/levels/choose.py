@@ -72,8 +72,14 @@ def _check_system() -> None:
         raise SandboxError(f"the sandbox needs Linux 5.3 on x86_64 or aarch64; this is {platform.platform()}")
 
 
-def reports() -> list[LevelReport]:
-    return [*(_try(level, os.getpid(), os.geteuid()) for level in LEVELS if level != "off"), OFF]
+def reports(*, every: bool = True) -> list[LevelReport]:
+    """All levels, or those down to the first that works: what `auto` would pick, and what stood in the way."""
+    found: list[LevelReport] = []
+    for level in LEVELS[: LEVELS.index("off")]:
+        found.append(_try(level, os.getpid(), os.geteuid()))
+        if found[-1].available and not every:
+            return found
+    return [*found, OFF]
 
 
 OFF = LevelReport("off", True, "never chosen for you: it must be typed", ("nothing is confined",))
