@@ -73,7 +73,7 @@ def _check_system() -> None:
 
 
 def reports(*, every: bool = True) -> list[LevelReport]:
-    """All levels, or those down to the first that works: what `auto` would pick, and what stood in the way."""
+    """All levels, or those down to the first that works: what `auto` picks, and what stood in its way."""
     found: list[LevelReport] = []
     for level in LEVELS[: LEVELS.index("off")]:
         found.append(_try(level, os.getpid(), os.geteuid()))
