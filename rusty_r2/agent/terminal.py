@@ -32,7 +32,7 @@ from rusty_r2.agent.rollout import begin, rollout
 from rusty_r2.agent.screen import Screen, counted
 from rusty_r2.agent.workspace import LIMITS, Workspace
 from rusty_r2.config import home
-from rusty_r2.errors import PolicyError, RustyError
+from rusty_r2.errors import ConfigError, PolicyError, RustyError
 from rusty_r2.protocol import MAX_REPLY
 from rusty_r2.trace import ExecutionTrace, new_id
 
@@ -107,6 +107,8 @@ def opened(config: ChatConfig, screen: Screen, score: Scorer | None, policy: Pol
     """A mind, a place and a store, closed again at the end."""
     from rusty_r2.store import TraceStore
 
+    if min(config.max_turns, config.max_new_tokens, config.timeout) <= 0:
+        raise ConfigError("--max-turns, --max-new-tokens and --timeout must be more than 0")
     limits = replace(LIMITS, wall_s=config.timeout, cpu_s=max(1, round(config.timeout)))
     with Workspace(
         config.workspace, allow=config.allow, approval=Approval(config.ask), watcher=screen,

@@ -16,7 +16,7 @@ secrets are empty. Who is asked and when is in approval.py, what a person sees i
 from __future__ import annotations
 
 import contextlib
-import posixpath
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,22 +27,15 @@ from rusty_r2.agent.approval import YES, Allow, Approval, check
 from rusty_r2.agent.carry import carry_over
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
+from rusty_r2.agent.protected import PROTECTED, is_protected, matters, may_show, secrets
 from rusty_r2.errors import ConfigError, ProtocolError, RustyError, SandboxError, TaskError
 from rusty_r2.gym.env import clip, shown
-from rusty_r2.gym.sandbox import DEFAULT_PROTECTED, Change, Limits, Mode, Result, Sandbox, open_sandbox
+from rusty_r2.gym.sandbox import Change, Limits, Mode, Result, Sandbox, open_sandbox
 from rusty_r2.protocol import Cmd, Edit, Msg, parse
 from rusty_r2.task import clean_path
 
-PROTECTED = (
-    *DEFAULT_PROTECTED,
-    *(".netrc", ".aws", ".gnupg", ".kube", ".docker", ".git-credentials", ".bash_login", ".zshenv"),
-    *(".config/autostart", ".config/systemd", ".config/fish", ".config/git", ".local/bin"),
-    *(".vimrc", ".tmux.conf", ".inputrc", ".xprofile", ".xinitrc", ".gdbinit", ".emacs.d"),
-)
-SECRETS = (".env*", ".netrc", ".npmrc", ".pypirc", ".pgpass", ".git-credentials")
-"""files that hold passwords and keys: in the folder, and one level below it"""
-SECRET_FOLDERS = (".ssh", ".aws", ".gnupg", ".kube", ".docker")
-CACHES = {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis"}
+MOST_SHOWN = 3
+"""files named in a request that are shown with it"""
 COMPARED = 10
 """files changed by one command whose difference is shown"""
 LIMITS = Limits(
@@ -50,6 +43,7 @@ LIMITS = Limits(
     fsize=512 << 20, disk=512 << 20, inodes=100_000,
 )  # fmt: skip
 """a person's projects need more room than the gym's tasks"""
+_WORD = re.compile(r"[\w./-]+")
 
 
 class Watcher(Protocol):
@@ -125,7 +119,20 @@ class Workspace:
         self._malformed = 0
         self.cancel.clear()
         self.journal.begin(query)
-        return query, {}
+        return query + self._named_files(query), {}
+
+    def _named_files(self, query: str) -> str:
+        """The files a request names, shown with it the way the gym shows the files of a task."""
+        names = list(dict.fromkeys(word.strip(".,:;?!") for word in _WORD.findall(query)))
+        found = [name for name in names if may_show(self.folder, name)][:MOST_SHOWN]
+        told, room = "", self.max_output
+        for name in found:
+            body = (self.folder / name).read_text(encoding="utf-8", errors="replace").rstrip()
+            told += f"\n\nCURRENT_FILE: {name}\n{clip(body, room)}"
+            room = max(room - len(body), 80)
+        if found:
+            self.watcher.notice(f"shown with the request: {', '.join(found)}")
+        return told
 
     def step(self, reply: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Carry out one reply; whatever it says, what comes back is an observation."""
@@ -234,7 +241,7 @@ class Workspace:
 
     def _settle(self, action: Cmd, box: Sandbox, result: Result) -> list[str]:
         """Show what the command changed in its copy, and carry it over if that is wanted."""
-        changes = [c for c in result.changes or () if _matters(c) and c.path not in self._hidden]
+        changes = [c for c in result.changes or () if matters(c) and c.path not in self._hidden]
         if not changes:
             return []
         self.watcher.changes(changes, dry=self._dry or self.allow == "read")
@@ -338,27 +345,6 @@ class Workspace:
 
     def _info(self, **facts: Any) -> dict[str, Any]:
         return {"level": self._box.level if self._box else "", "valid": True, "ok": True, **facts}
-
-
-def is_protected(path: str) -> bool:
-    """Whether other programs of the person run or trust what is at `path`, at any depth."""
-    parts = posixpath.normpath(path).split("/")
-    if parts[-1].startswith(".env"):
-        return True
-    tails = ["/".join(parts[at:]) for at in range(len(parts))]
-    return any(tail == kept or tail.startswith(f"{kept}/") for tail in tails for kept in PROTECTED)
-
-
-def secrets(folder: Path) -> list[str]:
-    """Files of secrets in the folder and one level below it."""
-    found = [path for name in SECRETS for depth in ("", "*/") for path in folder.glob(depth + name)]
-    found += [path for name in SECRET_FOLDERS for path in (folder / name).rglob("*")]
-    return sorted(str(path.relative_to(folder)) for path in found if path.is_file())
-
-
-def _matters(change: Change) -> bool:
-    """Caches are made again by whoever needs them; they are neither shown nor carried over."""
-    return change.kind != "protected" and not CACHES & set(change.path.split("/"))
 
 
 def _refused(note: str) -> str:

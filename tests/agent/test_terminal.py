@@ -251,6 +251,7 @@ def test_no_answer_is_an_error_of_one_line(folder, tmp_path):
         (("--model", "script:none"), "cannot be read"),
         (("--allow", "network"), "no sandbox level offers a network"),
         (("--workspace", "none"), "is not a folder"),
+        (("--max-turns", "0"), "must be more than 0"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_1(words, problem, tmp_path):

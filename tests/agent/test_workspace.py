@@ -7,7 +7,8 @@ import time
 import pytest
 
 from rusty_r2.agent.approval import Answer, Approval, kind_of
-from rusty_r2.agent.workspace import Unseen, Workspace, is_protected
+from rusty_r2.agent.protected import is_protected
+from rusty_r2.agent.workspace import Unseen, Workspace
 from rusty_r2.errors import ConfigError
 from rusty_r2.gym.sandbox import probe
 from rusty_r2.protocol import Cmd, Edit, Msg, render
@@ -219,6 +220,25 @@ def test_secrets_are_not_read_either(folder):
         assert ".env" in seen and "KEY" not in seen and "TOKEN" not in seen
         do(work, Cmd("true"))
     assert snapshot(folder) == before and not work.seen.changed and not work.person.asked
+
+
+def test_files_that_a_request_names_are_shown_as_the_gym_shows_them(folder, tmp_path):
+    (tmp_path / "outside").write_text("hush")
+    (folder / "link").symlink_to(tmp_path / "outside")
+    with place(folder) as work:
+        told, _ = work.reset(options={"query": "Fix total.py, please."})
+        assert told == (
+            "Fix total.py, please.\n\nCURRENT_FILE: total.py\ndef total(xs):\n    return sum(xs[1:])"
+        )
+        for query in (
+            "hello",
+            "read .env",
+            "read ../outside",
+            "read link",
+            "read .git/config",
+            "/etc/passwd .",
+        ):
+            assert work.reset(options={"query": query})[0] == query
 
 
 def test_read_only_means_it(folder):
