@@ -1,7 +1,6 @@
 """The document's samples about rewards, datasets and labels run with only the import line changed."""
 
 import builtins
-import importlib.util
 import subprocess
 import sys
 
@@ -17,15 +16,8 @@ GOOD = "```python\ndef add(a, b):\n    return a + b\nprint(add(1, 2))\n```"
 BAD = "```python\ndef add(a, b):\n    return a + c\nprint(add(1, 2))\n```"
 
 
-def needs(name):
-    """Skip where a part that is built elsewhere is not there yet."""
-    if importlib.util.find_spec(rl._WHERE[name]) is None:
-        pytest.skip(f"{rl._WHERE[name]} is not part of this build")
-
-
 @pytest.mark.parametrize("name", sorted(rl._WHERE))
 def test_every_public_name_is_there(name):
-    needs(name)
     assert getattr(rl, name) is not None
     assert name in dir(rl)
 
@@ -108,7 +100,6 @@ for trace in unlabeled:
 
 
 def test_the_labelling_sample(monkeypatch, capsys):
-    needs("TraceCollector")
     with TraceStore() as store:
         for number in range(3):
             call = ToolCallTrace("search", {"q": str(number)}, "found", True, 1.0)

@@ -10,14 +10,14 @@ and dpo.py.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from rusty_r2.agent.collector import store_path
 from rusty_r2.data import dpo, grpo, kto, sft
+from rusty_r2.data.checkpoints import CheckpointLoader
 from rusty_r2.data.grpo import GRPODatasetBuilder, GRPOExample
 from rusty_r2.data.judged import Judged, SourceConfig, gather, judge, write_rows
 from rusty_r2.data.kto import KTODatasetBuilder, KTOExample
@@ -81,17 +81,15 @@ class DatasetPipeline:
         self.grpo_builder = GRPODatasetBuilder(self.reward_engine, system_prompt=system_prompt)
 
     @property
-    def loader(self) -> Any | None:
-        """The checkpoints of this agent; None in a build that cannot read any."""
-        if importlib.util.find_spec("rusty_r2.data.checkpoints") is None:
-            return None
-        return importlib.import_module("rusty_r2.data.checkpoints").CheckpointLoader(self.agent_name)
+    def loader(self) -> CheckpointLoader:
+        """The checkpoints of this agent."""
+        return CheckpointLoader(self.agent_name)
 
     def collect_all_traces(self, include_checkpoints: bool = True) -> list[ExecutionTrace]:
         """Traces of this agent or of none in particular, and those of its checkpoints; each once."""
         found = self.store.find(Filter(agent=self.agent_name, limit=None, newest_first=False))
         found += self.store.find(Filter(agent="", limit=None, newest_first=False))
-        if include_checkpoints and self.loader is not None:
+        if include_checkpoints:
             found += [trace.redacted() for trace in self.loader.load_all_traces()]
         return list({trace.trace_id: trace for trace in reversed(found)}.values())[::-1]
 
@@ -120,15 +118,7 @@ class DatasetPipeline:
         return {
             "agent_name": self.agent_name,
             "traces": self.store.statistics(Filter(agent=self.agent_name)),
-            "checkpoints": self.loader.get_training_statistics() if self.loader is not None else {},
+            "checkpoints": self.loader.get_training_statistics(),
             "kto": self.kto_builder.report.counts,
             "grpo": self.grpo_builder.report.counts,
         }
-
-
-def store_path(given: str | Path | None) -> str | Path | None:
-    """Where the store is: a URL or a database file as given, `traces.db` in a folder, or the default."""
-    if given is None or (isinstance(given, str) and "://" in given):
-        return given
-    path = Path(given)
-    return path if path.suffix in (".db", ".sqlite", ".sqlite3") and not path.is_dir() else path / "traces.db"
