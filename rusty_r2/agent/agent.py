@@ -100,7 +100,8 @@ class RustyAgent:
         """Work on a request until there is an answer; "" where the turns ran out."""
         loop = asyncio.get_running_loop()
         session = self.session(session_id)
-        trace = await loop.run_in_executor(self._pool, self._work, session, query, loop)
+        here = contextvars.copy_context()  # whoever watches this run also sees the tools it calls
+        trace = await loop.run_in_executor(self._pool, here.run, self._work, session, query, loop)
         return trace.final_response
 
     async def arun_function(self, function_name: str, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,7 @@
 """RustyAgent as somebody's program uses it: sessions, totals, hooks, checkpoints."""
 
 import asyncio
+import contextvars
 import json
 
 import pytest
@@ -55,6 +56,22 @@ def test_a_hook_sees_every_command_and_edit(folder):
         rusty.arun_function = hooked
         rusty.run("write it")
     assert seen == [("write_file", {"path": "a.txt", "content": "x"})]
+
+
+def test_tools_are_called_in_the_context_of_their_run(folder):
+    whose, seen = contextvars.ContextVar("whose"), []
+
+    async def watched(rusty, name):
+        whose.set(name)
+        return await rusty.a_run("write it", session_id=name)
+
+    async def both(rusty):
+        return await asyncio.gather(watched(rusty, "one"), watched(rusty, "two"))
+
+    with agent(folder) as rusty:
+        rusty.tools["write_file"] = lambda path, content: seen.append(whose.get()) or "wrote"
+        asyncio.run(both(rusty))
+    assert sorted(seen) == ["one", "two"]
 
 
 def test_tools_of_ones_own(folder):
