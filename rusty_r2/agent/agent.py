@@ -34,9 +34,11 @@ from rusty_r2.agent.workspace import Workspace
 from rusty_r2.config import home
 from rusty_r2.errors import ConfigError, PolicyError, ProtocolError, TraceError
 from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
-from rusty_r2.trace import ExecutionTrace, now
+from rusty_r2.trace import ExecutionTrace, Step, now
 
 Outcome = tuple[str, float, bool, bool, dict[str, Any]]
+TOOL: dict[type, str] = {Cmd: "run_command", Edit: "write_file"}
+"""what the actions are called where agents have tools"""
 _SESSION: contextvars.ContextVar[str] = contextvars.ContextVar("rusty_session", default="default")
 
 
@@ -228,15 +230,18 @@ class _Called:
             return self.session.place.step(reply)
         if isinstance(action, Msg):
             return self.session.place.step(reply)
-        name = "run_command" if isinstance(action, Cmd) else "write_file"
         self.session.outcome = None
-        call = self.agent.arun_function(name, **asdict(action))
+        call = self.agent.arun_function(TOOL[type(action)], **asdict(action))
         seen = asyncio.run_coroutine_threadsafe(call, self.loop).result()
         return self.session.outcome or (str(seen), 0.0, False, False, {})
 
 
 def _told(session: Session) -> dict[str, Any]:
-    said = [turn | ({"role": "tool"} if turn["role"] == "observation" else {}) for turn in session.history]
+    """A session as other tools read it: OpenAI's messages, and beside each the turn as it was."""
+    said = []
+    for number, turn in enumerate(session.history):
+        own = {"timestamp": turn["timestamp"], "turn": [turn["role"], turn["content"]]}
+        said.append(_message(turn, number) | own)
     return {
         "session_id": session.session_id,
         "created_at": session.created_at,
@@ -247,10 +252,24 @@ def _told(session: Session) -> dict[str, Any]:
     }
 
 
+def _message(turn: dict[str, Any], number: int) -> dict[str, Any]:
+    role, content = turn["role"], turn["content"]
+    if role == "observation":
+        return {"role": "tool", "tool_call_id": f"call_{number - 1}", "content": content}
+    action = Step(content).action if role == "assistant" else None
+    if action is None or isinstance(action, Msg):
+        return {"role": role, "content": action.message if action else content}
+    called = {"name": TOOL[type(action)], "arguments": json.dumps(asdict(action), ensure_ascii=False)}
+    call = {"id": f"call_{number}", "type": "function", "function": called}
+    return {"role": role, "content": "", "tool_calls": [call]}
+
+
 def _heard(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Undo `_told`; a role we do not speak of is an error."""
+    """Undo `_told`; messages of other agents are taken as they are, a role we do not speak of is an error."""
     known = {"user": "user", "assistant": "assistant", "tool": "observation", "system": "system"}
+    turns = [message.get("turn") or (known[message["role"]], message["content"]) for message in said]
+    times = [str(message.get("timestamp", "")) for message in said]
     return [
-        {"role": known[turn["role"]], "content": str(turn["content"]), "timestamp": turn.get("timestamp", "")}
-        for turn in said
+        {"role": str(role), "content": str(content), "timestamp": at}
+        for (role, content), at in zip(turns, times, strict=True)
     ]

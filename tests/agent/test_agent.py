@@ -106,8 +106,11 @@ def test_a_checkpoint_is_loaded_again(folder, tmp_path):
     assert data["version"] == "2.0" and [turn["role"] for turn in said] == [
         "user", "assistant", "tool", "assistant",
     ]  # fmt: skip
+    assert said[1]["tool_calls"][0]["function"]["name"] == "write_file"
+    assert said[1]["tool_calls"][0]["id"] == said[2]["tool_call_id"] and said[3]["content"] == "Written."
     with agent(folder) as later:
         later.load_checkpoint(path)
+        assert later.sessions["monday"].history == rusty.sessions["monday"].history
         assert later.total_llm_calls == 2
         assert later.run("and now?", session_id="monday") == "Again."
         (tmp_path / "no.json").write_text('{"version": 1}')
