@@ -6,17 +6,19 @@
 
 A conversation only grows at its end, within a request and from one request to the next. So the turns
 read so far are remembered with the state they led to, and a reply reads only what is new. With the grammar
-every reply is a valid action; it can be turned off. Tokens and their log-probabilities are kept as they
-were sampled. How tokens are chosen is in lm/.
+every reply is a valid action, unless a command or a file was cut at the longest reply; it can be turned
+off. Tokens and their log-probabilities are kept as they were sampled. How tokens are chosen is in lm/.
 """
 
 from __future__ import annotations
 
 import codecs
 import json
+import re
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ from rusty_r2.agent.address import MindOptions
 from rusty_r2.agent.policy import Listener, Reply
 from rusty_r2.agent.prompt import Turn, conversation
 from rusty_r2.errors import PolicyError, need
+from rusty_r2.protocol import Msg, render
 from rusty_r2.trace import ExecutionTrace
 
 if TYPE_CHECKING:
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from rusty_r2.lm.grammar import ActionGrammar
     from rusty_r2.lm.tokenizer import Tokenizer
 
+_MESSAGE = render(Msg(""))[:-2]
+_ESCAPE = re.compile(r"\\.", re.S)
+_HALF_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u[0-9a-f]{0,3}$")
 REMEMBERED = 16
 """conversations whose state is kept; 40 KB each at the seeds' size"""
 
@@ -119,36 +125,59 @@ class RwkvPolicy:
             state=self.engine.select(known.state, [0]),
             seeds=[self.options.seed + self._replies],
         )
-        first = self._speak(decoder, listen)
+        first, closing = self._speak(decoder, listen)
         said = decoder.completions()[0]
-        text = self.tokenizer.decode(said.tokens)
-        self._remember(_Memory((*turns, Turn("assistant", text)), decoder.state, (END,)), known)
+        tokens = (*said.tokens, *closing)
+        text = self.tokenizer.decode(tokens)
+        self._remember(_Memory((*turns, Turn("assistant", text)), decoder.state, (*closing, END)), known)
         return Reply(
             text,
-            tuple(said.tokens),
-            tuple(said.logp),
+            tokens,
+            (*said.logp, *(0.0 for _ in closing)),
             tokens_in=len(prompt),
-            tokens_out=len(said.tokens),
+            tokens_out=len(tokens),
             seconds_to_first=first - started,
             seconds=time.perf_counter() - started,
             facts={"finish": said.reason},
         )
 
-    def _speak(self, decoder: Any, listen: Listener | None) -> float:
-        """Run to the end, telling each piece of text; returns when the first token was there."""
+    def _speak(self, decoder: Any, listen: Listener | None) -> tuple[float, tuple[int, ...]]:
+        """Run to the end, telling each piece of text; returns when the first came, and what was added."""
         pieces = codecs.getincrementaldecoder("utf-8")("replace")
         first, spoken = 0.0, False
-        news = decoder.news()  # what the grammar forced before anything was read
-        while news or not decoder.done:
-            news += decoder.advance()
-            first = first or time.perf_counter()
-            text = "".join(pieces.decode(self.tokenizer.token_bytes[token]) for _, token in news)
-            news = []
+
+        def tell(tokens: Iterable[int], *, last: bool = False) -> None:
+            nonlocal spoken
+            text = pieces.decode(b"".join(self.tokenizer.token_bytes[token] for token in tokens), last)
             if text and not spoken:
                 text, spoken = text.removeprefix(" "), True
             if text and listen is not None:
                 listen(text)
-        return first or time.perf_counter()
+
+        news = decoder.news()  # what the grammar forced before anything was read
+        while news or not decoder.done:
+            news += decoder.advance()
+            first = first or time.perf_counter()
+            tell(token for _, token in news)
+            news = []
+        closing = self._closing(decoder.completions()[0])
+        tell(closing, last=True)
+        return first or time.perf_counter(), closing
+
+    def _closing(self, said: Any) -> tuple[int, ...]:
+        """What ends a message that reached the longest reply. A cut command or file is never completed."""
+        if self._grammar is None or said.reason != "length":
+            return ()
+        text = self.tokenizer.decode(said.tokens)
+        inside = text.removeprefix(_MESSAGE)
+        if inside == text or _HALF_ESCAPE.search(inside):
+            return ()
+        if '"' in _ESCAPE.sub("", inside):
+            ending = b"}"
+        else:
+            ending = b'\\"}' if _ESCAPE.sub("", inside).endswith("\\") else b'"}'
+        words = self.tokenizer.token_bytes
+        return tuple(words.index(bytes([byte])) for byte in ending)
 
     def _recall(self, turns: tuple[Turn, ...]) -> _Memory:
         """The longest conversation remembered that these turns go on from; at least the system prompt."""

@@ -12,7 +12,7 @@ from rusty_r2.agent.address import MindOptions
 from rusty_r2.agent.policy import ScriptedPolicy
 from rusty_r2.agent.prompt import SYSTEM, conversation
 from rusty_r2.errors import PolicyError, ProtocolError
-from rusty_r2.protocol import Cmd, Msg, parse, render
+from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
 from rusty_r2.trace import ExecutionTrace, Step
 
 OPTIONS = MindOptions(temperature=0, max_new_tokens=32, top_k=0)
@@ -121,7 +121,7 @@ def test_a_grammar_means_actions(mind, request):
         try:
             parse(reply.text)
         except ProtocolError:
-            assert reply.facts["finish"] == "length"
+            assert reply.facts["finish"] == "length" and not reply.text.startswith('{"action": "MSG", ')
         assert reply.text.startswith('{"action": "')
         trace = after(trace, reply)
 
@@ -151,6 +151,36 @@ def test_the_next_request_goes_on_from_the_last(request, tokenizer):
     reply = policy.reply(following)
     assert reply.tokens_in == len(encode_turn(tokenizer, "user", "Again.")) + 2
     assert ours(request).reply(following).text == reply.text
+
+
+@pytest.mark.parametrize("limit", range(8, 40, 4))
+def test_a_message_that_grew_too_long_is_closed_and_read_on_from(request, limit):
+    policy, heard, trace = ours(request, max_new_tokens=limit, temperature=1.5, seed=limit), [], asked()
+    for _ in range(6):
+        heard.clear()
+        reply = policy.reply(trace, listen=heard.append)
+        assert "".join(heard) == reply.text and len(reply.token_ids) == len(reply.logprobs)
+        if reply.text.startswith('{"action": "MSG", "message": "') and "\\u00" not in reply.text[-8:]:
+            assert isinstance(parse(reply.text), Msg)
+        trace = after(trace, reply)
+
+
+def test_a_message_can_be_closed_wherever_it_was_cut_and_a_command_never_is(request, tokenizer):
+    from rusty_r2.lm.engine import Completion
+
+    policy = ours(request)
+
+    def closed(text):
+        ids = [tokenizer.token_bytes.index(bytes([byte])) for byte in (" " + text).encode()]
+        said = Completion(ids, [], [], [], "length")
+        return tokenizer.decode([*ids, *policy._closing(said)])
+
+    whole = render(Msg('say "hi" \\ and \\\\ or\n\ttab "'))
+    for cut in range(len(render(Msg(""))) - 2, len(whole)):
+        assert isinstance(parse(closed(whole[:cut])), Msg), whole[:cut]
+    for action in (Cmd("rm -rf build/old"), Edit("a.py", "x = 1")):
+        for cut in range(len(render(action))):
+            assert closed(render(action)[:cut]) == render(action)[:cut]
 
 
 def test_logprobs_are_those_of_the_tokens(request, engine, tokenizer):
