@@ -155,6 +155,9 @@ def _cases(draw: Draw, takes: Sequence[str], chosen: Mapping[str, Any], source: 
         args = [_argument(draw, kind, chosen, edges, place + 3 * i) for i, kind in enumerate(takes)]
         if takes == ("int", "int") and place % 8 == 5:
             args[1] = args[0]
+        if takes == ("int", "int") and place % 4 == 2:  # one at an edge, the other well above it
+            side = place // 4 % 2
+            args[side], args[1 - side] = edges[place // 8 % 3], 2 * abs(edges[0]) + draw.below(30)
         made.setdefault(repr(args), Case(tuple(args), gold(*args)))
     # the example is the last one made, an ordinary one: the edges stay hidden
     *others, example = made.values()
@@ -199,16 +202,19 @@ def _edges(source: str) -> list[int]:
 def _argument(draw: Draw, kind: str, chosen: Mapping[str, Any], edges: Sequence[int], place: int) -> Any:
     """A value for a parameter; the first places are edges of the recipe's numbers and words."""
     least = 1 if kind.endswith("+") else 0
+    high = max(80, 2 * chosen["n"])  # so that a large number is passed as often as not
     match kind.rstrip("+"):
         case "int":
-            return edges[place] if place < len(edges) else draw.integer(-30, 90)
+            return edges[place] if place < len(edges) else draw.integer(-30, high)
         case "nat":
             return abs(edges[place]) if place < len(edges) else draw.integer(2, 12)
         case "str":
             return _text(draw, place, chosen["w"], chosen["c"], chosen["k"])
         case "ints":
+            if place % 6 == 4:  # nothing below the edge
+                return [draw.any([edges[0], edges[1], high]) for _ in range(draw.integer(1, 3))]
             count = least + draw.below(6) if place > 2 else 5
-            return [draw.any(edges) if draw.chance(0.4) else draw.integer(-20, 80) for _ in range(count)]
+            return [draw.any(edges) if draw.chance(0.4) else draw.integer(-20, high) for _ in range(count)]
         case "words":
             few = draw.words(words.WORDS if place > 3 else words.SHORT_WORDS, 4)
             return [draw.any(few) for _ in range(draw.integer(0, 6) if place > 2 else 5)]
