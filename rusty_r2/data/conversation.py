@@ -37,7 +37,7 @@ class Turn:
     """One message."""
 
     role: str
-    """system, user, assistant or tool"""
+    """system, user, assistant or tool; `aside` for what is only kept"""
     content: str = ""
     calls: list[Call] = field(default_factory=list)
     answers: str = ""
@@ -65,7 +65,9 @@ def traces_of(turns: Iterable[Turn], **known: Any) -> list[ExecutionTrace]:
             continue
         if any(part.content or part.calls or part.role == "tool" for part in answer):
             found.append(_trace(turn, answer, before, {"system_prompt": system, **known}))
-        before = [*before, _said(turn), *(_said(part) for part in answer)][-REMEMBERED:]
+        before = [*before, _said(turn), *(_said(part) for part in answer if part.content or part.calls)][
+            -REMEMBERED:
+        ]
     return found
 
 
@@ -137,11 +139,10 @@ def _trace(
 ) -> ExecutionTrace:
     calls = _calls(answer)
     spoken = [turn for turn in answer if turn.role == "assistant"]
-    response = spoken[-1].content if spoken and answer[-1].role == "assistant" else ""
+    last = _last_words(answer)
+    response = last.content if last else ""
     thoughts = [ReasoningStep("thinking", thought) for turn in spoken for thought in turn.thoughts]
-    aside = [
-        ReasoningStep("message", turn.content) for turn in spoken[: -1 if response else None] if turn.content
-    ]
+    aside = [ReasoningStep("message", turn.content) for turn in spoken if turn.content and turn is not last]
     fields = dict(known)
     agent, session = fields.get("agent_name", ""), fields.get("session_id", "")
     extra = {**fields.pop("extra", {})}
@@ -166,6 +167,16 @@ def _trace(
         extra=extra,
         **{key: value for key, value in fields.items() if key not in ("timestamp", "model")},
     )
+
+
+def _last_words(answer: Sequence[Turn]) -> Turn | None:
+    """What was said after the last tool, if anything was."""
+    for turn in reversed(answer):
+        if turn.role == "tool" or turn.calls:
+            return None
+        if turn.role == "assistant" and turn.content:
+            return turn
+    return None
 
 
 def _calls(answer: Sequence[Turn]) -> list[ToolCallTrace]:

@@ -1,1 +1,1 @@
-"""What other programs recorded becomes traces."""
+"""What other programs recorded becomes traces: one module a kind, and kinds.py which tells them apart."""

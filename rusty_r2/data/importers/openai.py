@@ -27,6 +27,7 @@ ROLES = {
     "model": "assistant",
 }
 _OURS = {"messages", "request", "response", "choices", "usage", "model", "created", "id", "timestamp"}
+_SESSION = ("session_id", "conversation_id", "custom_id")
 _MESSAGE = {
     "role",
     "content",
@@ -60,9 +61,9 @@ def read(record: Any) -> list[ExecutionTrace]:
     answered = "choices" in response
     if answered:
         turns.append(_answer(response))
-    extra = {key: plain(value) for key, value in record.items() if key not in _OURS}
+    extra = {key: plain(value) for key, value in record.items() if key not in _OURS and key not in _SESSION}
     model = text(response.get("model") or request.get("model"))
-    session = text(record.get("session_id") or record.get("conversation_id") or record.get("custom_id"))
+    session = text(next((record[key] for key in _SESSION if record.get(key)), ""))
     when = iso(record.get("timestamp") or response.get("created"))
     found = traces_of(turns, session_id=session, timestamp=when, model=model, extra=extra)
     return found[-1:] if answered else found
