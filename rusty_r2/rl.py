@@ -13,6 +13,7 @@ import importlib
 from typing import Any
 
 MODULES = {
+    "rusty_r2.agent.agent": ("RustyAgent",),
     "rusty_r2.hardware": (
         "HardwareConfig",
         "HardwareProfile",

@@ -32,7 +32,7 @@ class MindOptions:
 
     grammar: bool = True
     """only valid actions can be said, where the mind allows it"""
-    temperature: float = 0.7
+    temperature: float = 0.2
     """0 takes the likeliest word"""
     top_k: int = 50
     """only the k likeliest words; 0: all"""

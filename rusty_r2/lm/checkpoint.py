@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from rusty_r2.errors import CheckpointError, ConfigError
+from rusty_r2.lm import quantize
 from rusty_r2.lm.rwkv import ModelConfig, TinyRWKVLM
 
 MODEL_TYPE = "rusty_rwkv"
@@ -69,11 +70,23 @@ def load(folder: Path, *, device: str | torch.device = "cpu", dtype: torch.dtype
             for name in wanted:
                 weights[name] = file.get_tensor(name) if dtype is None else file.get_tensor(name).to(dtype)
     except FileNotFoundError as error:
-        raise CheckpointError(f"{folder} holds no {WEIGHTS}. {_TRAIN}") from error
+        weights = _widened(folder, wanted, error)
+        weights = {name: x.to(device=device, dtype=dtype or torch.float32) for name, x in weights.items()}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder / WEIGHTS} cannot be read: {error}. {_TRAIN}") from error
     model.load_state_dict(weights, assign=True)
     return model.eval()
+
+
+def _widened(
+    folder: Path, wanted: dict[str, tuple[int, ...]], missing: FileNotFoundError
+) -> dict[str, torch.Tensor]:
+    """The weights of a quantised folder as fp32, so that a small model can be trained further."""
+    if not any((folder / name).is_file() for name in ("model.int8.safetensors", "model.int4.safetensors")):
+        raise CheckpointError(f"{folder} holds no {WEIGHTS}. {_TRAIN}") from missing
+    found = quantize.arrays(folder)
+    _compare(folder, wanted, {name: array.shape for name, array in found.items()})
+    return {name: torch.tensor(array) for name, array in found.items()}
 
 
 def sizes(folder: Path) -> ModelConfig:
