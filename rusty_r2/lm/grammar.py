@@ -115,7 +115,8 @@ class _Words:
         text = piece.decode() if isinstance(piece, bytes) else piece
         if text.startswith(" "):
             return self._encode(text[1:])
-        return self._encode(("1" if text[:1].isalpha() else "a") + text)[1:]
+        before = "1" if text[:1].isalpha() else "a"
+        return self._encode(before + text)[len(self._encode(before)) :]
 
 
 def lark(protocol: dict[str, Any]) -> str:
