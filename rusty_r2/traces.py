@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """`rusty trace …`: what was recorded, in the terminal.
 
-rusty trace import chats.jsonl          logs of other programs become traces
-rusty trace list --label none           and are looked through,
-rusty trace show 4f1c2a90               read (the end of an id is enough)
-rusty trace label                       and judged, one key each: y n s u c q
-rusty trace export traces.jsonl
+    rusty trace import chats.jsonl          logs of other programs become traces
+    rusty trace list --label none           and are looked through,
+    rusty trace show 4f1c2a90               read (the end of an id is enough),
+    rusty trace replay 4f1c2a90             watched part by part
+    rusty trace label                       and judged, one key each: y n s u c q
+    rusty trace export traces.jsonl
+
+A door: what it shows is made by agent/telling.py, what it reads by data/importers/kinds.py.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rusty_r2 import archive
-from rusty_r2.agent.telling import headline, short, tell, verdict
+from rusty_r2.agent.telling import headline, parts, short, tell, verdict
 from rusty_r2.data.importers import kinds
 from rusty_r2.errors import ConfigError, RustyError, StoreError
 from rusty_r2.rewards.labeler import by_doubt
@@ -122,6 +125,28 @@ def show(config: ShowConfig) -> str:
     if config.json:
         return json.dumps(trace.to_dict(), indent=2)
     return f"{tell(trace, lines=config.lines)}\nnext: rusty trace label {short(trace.trace_id)} --good"
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    trace: Annotated[str, tyro.conf.Positional]
+    """its id, or the end of it"""
+    store: str = ""
+    """path or URL of the trace store; the one in the data home where not given"""
+    lines: int = 40
+    """lines of each part that are shown"""
+
+
+def replay(config: ReplayConfig) -> str:
+    """One trace as it happened, part by part: any key goes on, q ends. Nothing is run again."""
+    with TraceStore(config.store or None) as store:
+        trace = named(store, config.trace)
+    key = keys()
+    for number, part in enumerate(parts(trace, lines=config.lines)):
+        if number and key() == "q":
+            break
+        print(part, flush=True)
+    return f"next: rusty trace label {short(trace.trace_id)} --good"
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ from rusty_r2.traces import (
     ImportConfig,
     LabelConfig,
     ListConfig,
+    ReplayConfig,
     ShowConfig,
     StatsConfig,
     bring_in,
     export,
     label,
+    replay,
     show,
     show_list,
     stats,
@@ -69,6 +71,16 @@ def test_show_takes_the_end_of_an_id(three):
     for name in ("abc", "", "nope-nope"):
         with pytest.raises(StoreError, match="there is no trace"):
             show(ShowConfig(name))
+
+
+def test_replay_goes_part_by_part(three, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n\nq\n"))
+    replay(ReplayConfig(three[1].trace_id))
+    told = capsys.readouterr().out
+    assert "question 1" in told and "tool search" in told and "found" not in told
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    replay(ReplayConfig(three[1].trace_id))
+    assert capsys.readouterr().out == show(ShowConfig(three[1].trace_id)).rpartition("next:")[0]
 
 
 def test_nothing_in_a_trace_can_pass_for_ours():

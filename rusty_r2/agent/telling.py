@@ -26,6 +26,17 @@ def tell(trace: ExecutionTrace, *, lines: int = LINES) -> str:
     return "\n".join(_told(trace, lines))
 
 
+def parts(trace: ExecutionTrace, *, lines: int = LINES) -> Iterator[str]:
+    """The same, one thing that was said or done after the other."""
+    held: list[str] = []
+    for line in _told(trace, lines):
+        if held and not line.startswith("  "):
+            yield "\n".join(held)
+            held = []
+        held.append(line)
+    yield "\n".join(held)
+
+
 def headline(row: dict[str, Any], width: int = 100) -> str:
     """One trace of a list: the end of its id, when, its label, its reward, the request."""
     mark = {True: "good", False: "bad ", None: "  - "}[row["label"]]

@@ -322,3 +322,15 @@ def test_our_own_agent_with_its_commands_and_edits(collector, tmp_path):
     (trace,) = collector.load_traces()
     assert [call.tool_name for call in trace.tool_calls] == ["write_file", "run_command"]
     assert trace.agent_name == "rusty" and trace.llm_calls_count == 3 and trace.total_tokens_out > 0
+
+
+def test_our_own_agents_runs_side_by_side(collector, tmp_path):
+    script = ScriptedPolicy(render(Edit("a.txt", "x")), render(Msg("Written.")))
+    with RustyAgent(script, lambda: Workspace(tmp_path, approval=Approval("never"))) as agent:
+        hook_into_agent(agent, collector)
+
+        async def many():
+            return await asyncio.gather(*(agent.a_run("write it", session_id=str(n)) for n in range(8)))
+
+        assert asyncio.run(many()) == ["Written."] * 8
+    assert [len(trace.tool_calls) for trace in collector.traces] == [1] * 8 and collector.unattached == 0
