@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rusty_r2 import archive
-from rusty_r2.agent.telling import headline, parts, short, tell, verdict
+from rusty_r2.agent.telling import counted, headline, parts, short, tell, verdict
 from rusty_r2.data.importers import kinds
 from rusty_r2.errors import ConfigError, RustyError, StoreError
 from rusty_r2.rewards.labeler import by_doubt
@@ -305,7 +305,7 @@ def export(config: ExportConfig) -> str:
     """Write the traces that fit to a file or a folder."""
     with config.open() as store:
         count = archive.export(store, config.output, config.wanted(None))
-    return f"{count} traces\n{config.output}\nnext: rusty data rows --source {config.output}"
+    return f"{counted(count, 'trace')}\n{config.output}\nnext: rusty data rows --source {config.output}"
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,8 @@ def bring_in(config: ImportConfig) -> str:
         print(line, file=sys.stderr)
     if len(problems) > SHOWN:
         print(f"… and {len(problems) - SHOWN} more", file=sys.stderr)
-    told = f"{added} traces added, {known} known already, {len(problems)} parts passed over"
+    passed = counted(len(problems), "part")
+    told = f"{counted(added, 'trace')} added, {known} known already, {passed} passed over"
     return f"{told}\n{where}\nnext: rusty trace list"
 
 

@@ -156,7 +156,7 @@ def test_out_and_in_again(three, tmp_path):
     assert export(ExportConfig(output=tmp_path / "t.jsonl", agent="tester")).startswith("3 traces")
     export(ExportConfig(output=tmp_path / "folder", text="question 1"))
     store = str(tmp_path / "other.db")
-    assert bring_in(ImportConfig((tmp_path / "folder",), store=store)).startswith("1 traces added, 0 known")
+    assert bring_in(ImportConfig((tmp_path / "folder",), store=store)).startswith("1 trace added, 0 known")
     assert bring_in(ImportConfig((tmp_path / "t.jsonl",), store=store)).startswith("2 traces added, 1 known")
     with TraceStore(store) as again:
         assert again.find(newest_first=False) == three
@@ -168,7 +168,7 @@ def test_import_names_what_it_passed_over(tmp_path, capsys):
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "evil.pkl").write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path).encode() + b"/mark'\ntR.")
     told = bring_in(ImportConfig((tmp_path,), agent="mine"))
-    assert told.startswith("1 traces added, 0 known already, 3 parts passed over")
+    assert told.startswith("1 trace added, 0 known already, 3 parts passed over")
     said = capsys.readouterr().err
     assert (
         "chats.jsonl:2: not JSON" in said

@@ -39,10 +39,10 @@ def parts(trace: ExecutionTrace, *, lines: int = LINES) -> Iterator[str]:
 
 def headline(row: dict[str, Any], width: int = 100) -> str:
     """One trace of a list: the end of its id, when, its label, its reward, the request."""
-    mark = {True: "good", False: "bad ", None: "  - "}[row["label"]]
-    reward = f"{row['reward']:.2f}" if row["reward"] is not None else "   -"
+    mark = {True: "good", False: "bad", None: "-"}[row["label"]]
+    reward = f"{row['reward']:.2f}" if row["reward"] is not None else "-"
     when, agent = one_line(row["timestamp"][:16], 16), one_line(row["agent"], 14)
-    start = f"{short(row['trace_id'])}  {when}  {mark}  {reward}  {row['tool_calls']:>3}  {agent:<14}  "
+    start = f"{short(row['trace_id'])}  {when}  {mark:<5}  {reward:>6}  {row['tool_calls']:>5}  {agent:<14}  "
     return start + one_line(row["query"], max(20, width - len(start)))
 
 
@@ -59,6 +59,10 @@ def verdict(trace: ExecutionTrace) -> str:
     return f"{'good' if trace.label else 'bad'}, says {one_line(who, 40)}{note}"
 
 
+def counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' if number != 1 else ''}"
+
+
 def _told(trace: ExecutionTrace, lines: int) -> Iterator[str]:
     about = (
         trace.agent_name,
@@ -68,7 +72,7 @@ def _told(trace: ExecutionTrace, lines: int) -> Iterator[str]:
     )
     yield f"trace {one_line(trace.trace_id, 80)}  " + "  ".join(one_line(part, 60) for part in about if part)
     if trace.history:
-        yield f"({len(trace.history)} messages before)"
+        yield f"({counted(len(trace.history), 'message')} before)"
     yield from _part("request", trace.user_query, lines)
     for step in trace.steps:
         yield from _step(step, lines)
@@ -118,10 +122,10 @@ def _part(title: str, content: str, most: int) -> Iterator[str]:
 def _numbers(trace: ExecutionTrace) -> str:
     said = [
         f"{trace.total_tokens_in} tokens in, {trace.total_tokens_out} out" if trace.total_tokens_out else "",
-        f"{trace.llm_calls_count} calls of the model" if trace.llm_calls_count else "",
+        f"{counted(trace.llm_calls_count, 'call')} of the model" if trace.llm_calls_count else "",
         f"{trace.execution_duration_ms / 1000:.1f} s" if trace.execution_duration_ms else "",
         f"cost {trace.total_cost:.4f}" if trace.total_cost else "",
-        f"{trace.redactions} secrets cut out" if trace.redactions else "",
+        f"{counted(trace.redactions, 'secret')} cut out" if trace.redactions else "",
         f"ended: {one_line(trace.ended, 40)}" if trace.ended else "",
     ]
     if trace.reward_score is not None:

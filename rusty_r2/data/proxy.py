@@ -26,6 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rusty_r2.agent.plain import count, text
+from rusty_r2.agent.telling import counted
 from rusty_r2.data.conversation import content_id
 from rusty_r2.data.importers import openai
 from rusty_r2.errors import ConfigError
@@ -34,6 +35,8 @@ from rusty_r2.trace import ExecutionTrace, now
 
 LARGEST = 64 * 2**20
 """bytes of a request, and of an answer that is still recorded"""
+PATIENCE = 10.0
+"""seconds that calls under way may still take when the proxy is stopped"""
 _HOPS = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())
@@ -59,8 +62,9 @@ def proxy(config: ProxyConfig) -> str:
         print(f"listening on {server.url} for {config.to}; Ctrl-C ends", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
+        server.settle(PATIENCE)
         server.recorder.flush()
-        return f"\n{server.recorder.kept} traces kept\n{store.where}\nnext: rusty trace list"
+        return f"\n{counted(server.recorder.kept, 'trace')} kept\n{store.where}\nnext: rusty trace list"
 
 
 class Proxy(ThreadingHTTPServer):
@@ -72,6 +76,7 @@ class Proxy(ThreadingHTTPServer):
             raise ConfigError(f"--to is {config.to!a}; it is a URL such as http://127.0.0.1:11434/v1")
         self.timeout_s = config.timeout
         self.recorder = Recorder(store, config.agent)
+        self._busy, self._idle = 0, threading.Condition()
         try:
             super().__init__(("127.0.0.1", config.port), Handler)
         except OSError as error:
@@ -88,6 +93,24 @@ class Proxy(ThreadingHTTPServer):
         base = self.target.path.rstrip("/")
         rest = asked.removeprefix("/v1") if base.endswith("/v1") else asked
         return base + rest
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._idle:
+            self._busy += 1
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._idle:
+                self._busy -= 1
+                self._idle.notify_all()
+
+    def settle(self, seconds: float) -> None:
+        """Let calls come to their end: an agent has its answer a moment before it is recorded."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._busy, seconds)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.info("a client went away", exc_info=True)

@@ -2,6 +2,10 @@
 
 import http.client
 import json
+import re
+import signal
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -153,3 +157,18 @@ def test_a_server_that_is_not_there(tmp_path):
         for bad in ("", "ftp://x", "localhost:11434"):
             with pytest.raises(ConfigError, match="--to is"):
                 Proxy(ProxyConfig(bad), store)
+
+
+def test_ctrl_c_ends_it_and_keeps_what_is_open(serving):
+    *_, model = serving
+    code = "from rusty_r2.data.proxy import *; import sys; print(proxy(ProxyConfig(sys.argv[1], port=0)))"
+    words = [sys.executable, "-c", code, f"http://127.0.0.1:{model}/v1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as person:
+        port = int(re.search(r"127\.0\.0\.1:(\d+)/v1", person.stdout.readline())[1])
+        ask(port, USER)
+        ask(port, [*USER, {"role": "user", "content": "and now?"}], tools=[])
+        person.send_signal(signal.SIGINT)
+        told = person.communicate(timeout=60)[0]
+    assert person.returncode == 0 and "2 traces kept" in told
+    with TraceStore() as store:
+        assert sorted(trace.ended for trace in store.find()) == ["cut off", "done"]
