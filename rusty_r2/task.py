@@ -208,7 +208,8 @@ def _check_from(data: Any) -> Check:
 
 
 def _tree(folder: Path) -> dict[str, str]:
-    found = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    there = folder.rglob("*") if folder.is_dir() else ()
+    found = sorted(path for path in there if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(folder).as_posix(): _text(path) for path in found}
 
 

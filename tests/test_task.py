@@ -2,6 +2,7 @@
 """Tasks: both folder layouts, the way to JSON and back, and paths that must not leave the workspace."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rusty_r2.errors import TaskError
+from rusty_r2.gym.env import TASKS
 from rusty_r2.task import Calls, Case, Code, Task, Tree, clean_path, index
 
 CHECKS = (
@@ -148,3 +150,13 @@ def test_a_cleaned_path_stays_below_the_workspace(path):
     assert clean_path(clean) == clean
     root = Path("/workspace")
     assert (root / clean).resolve().is_relative_to(root)
+
+
+def test_what_python_compiled_beside_a_task_is_no_part_of_it(tmp_path):
+    whole = Task.load(TASKS / "clean_project")
+    folder = tmp_path / "clean_project"
+    shutil.copytree(TASKS / "clean_project", folder)
+    cache = folder / "environment" / "src" / "__pycache__"
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / "app.cpython-311.pyc").write_bytes(b"\xa7\x0d")
+    assert Task.load(folder).files == whole.files

@@ -1,4 +1,4 @@
-"""The model that comes with the package loads without torch, speaks the protocol, and can be trained further."""
+"""The shipped model loads without torch, speaks the protocol, and can be trained further."""
 
 import subprocess
 import sys
@@ -24,7 +24,8 @@ def test_it_answers_in_the_protocol_without_any_constraint():
 
 def test_it_speaks_without_torch():
     program = (
-        "import sys; from rusty_r2.agent.address import open_policy; from rusty_r2.trace import ExecutionTrace\n"
+        "import sys; from rusty_r2.agent.address import open_policy\n"
+        "from rusty_r2.trace import ExecutionTrace\n"
         "open_policy('rusty').reply(ExecutionTrace(user_query='hi')); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
