@@ -52,8 +52,12 @@ class TraceStore:
             sa.event.listen(self.engine, "connect", _prepare_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
         self._writer = self.engine.execution_options(writes=True)
-        with self._guard("open"):
-            self._open()
+        try:
+            with self._guard("open"):
+                self._open()
+        except StoreError:
+            self.engine.dispose()
+            raise
 
     def append(self, trace: ExecutionTrace) -> str:
         """Keep one trace; returns its id once it is on the disk."""

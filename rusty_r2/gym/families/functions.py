@@ -143,7 +143,7 @@ def _constants(draw: Draw) -> dict[str, Any]:
 def _source(name: str, params: Sequence[str], body: str) -> str:
     lines = body.splitlines() if "return" in body else [f"return {body}"]
     text = f"def {name}({', '.join(params)}):\n" + "\n".join(f"    {line}" for line in lines)
-    return ast.unparse(ast.parse(text)) + "\n"
+    return mutate.written(ast.parse(text))
 
 
 def _cases(draw: Draw, takes: Sequence[str], chosen: Mapping[str, Any], source: str) -> list[Case] | None:

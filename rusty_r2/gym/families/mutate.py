@@ -15,6 +15,15 @@ from typing import Any
 
 Mutation = Callable[[str], Iterator[str]]
 
+_LOOSE = re.compile(r"\bfor \((\w+(?:, \w+)*)\) in\b")
+"""Python 3.10 writes brackets around the names of a loop, later versions do not"""
+
+
+def written(tree: ast.AST) -> str:
+    """The tree as text, the same in every version of Python."""
+    return _LOOSE.sub(r"for \1 in", ast.unparse(tree)) + "\n"
+
+
 OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -48,7 +57,7 @@ def operator(source: str) -> Iterator[str]:
     for tree, node in _each(source, ast.BinOp, ast.AugAssign):
         if type(node.op) in OPERATORS:
             node.op = OPERATORS[type(node.op)]()
-            yield _text(tree)
+            yield written(tree)
 
 
 def constant(source: str) -> Iterator[str]:
@@ -57,7 +66,7 @@ def constant(source: str) -> Iterator[str]:
         for tree, node in _each(source, ast.Constant):
             if type(node.value) is int:
                 node.value += offset
-                yield _text(tree)
+                yield written(tree)
 
 
 def comparison(source: str) -> Iterator[str]:
@@ -67,10 +76,10 @@ def comparison(source: str) -> Iterator[str]:
             others = COMPARISONS.get(type(node.ops[0]), ())
             if place < len(others):
                 node.ops[0] = others[place]()
-                yield _text(tree)
+                yield written(tree)
     for tree, node in _each(source, ast.BoolOp):
         node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-        yield _text(tree)
+        yield written(tree)
 
 
 def call(source: str) -> Iterator[str]:
@@ -79,10 +88,10 @@ def call(source: str) -> Iterator[str]:
         name = node.func
         if isinstance(name, ast.Name) and name.id in CALLS:
             name.id = CALLS[name.id]
-            yield _text(tree)
+            yield written(tree)
         elif isinstance(name, ast.Attribute) and name.attr in CALLS:
             name.attr = CALLS[name.attr]
-            yield _text(tree)
+            yield written(tree)
 
 
 def returned(source: str) -> Iterator[str]:
@@ -114,10 +123,10 @@ def order(source: str) -> Iterator[str]:
     """The two sides of an operation, or the two results of a choice, stand the wrong way round."""
     for tree, node in _each(source, ast.BinOp):
         node.left, node.right = node.right, node.left
-        yield _text(tree)
+        yield written(tree)
     for tree, node in _each(source, ast.IfExp):
         node.body, node.orelse = node.orelse, node.body
-        yield _text(tree)
+        yield written(tree)
 
 
 def _each(source: str, *kinds: type[ast.AST]) -> Iterator[tuple[ast.AST, Any]]:
@@ -127,7 +136,3 @@ def _each(source: str, *kinds: type[ast.AST]) -> Iterator[tuple[ast.AST, Any]]:
     for place in places:
         fresh = copy.deepcopy(tree)
         yield fresh, next(node for i, node in enumerate(ast.walk(fresh)) if i == place)
-
-
-def _text(tree: ast.AST) -> str:
-    return ast.unparse(tree) + "\n"
