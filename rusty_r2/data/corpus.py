@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from rusty_r2 import files
 from rusty_r2.config import plain, resolved
 from rusty_r2.data.dedup import Seen, rank_of
 from rusty_r2.data.meter import Meter
@@ -245,7 +246,7 @@ class Builder:
 
     def _shard(self, name: str) -> dict[str, Any]:
         tokens = self.progress.files[name] // 2
-        return {"file": name, "tokens": tokens, "sha256": _sha256(self.folder / name)}
+        return {"file": name, "tokens": tokens, "sha256": files.digest(self.folder / name)}
 
     def _manifest(self) -> dict[str, Any]:
         progress, config = self.progress, self.config
@@ -266,14 +267,4 @@ class Builder:
 
 
 def _save(path: Path, data: Any) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+    files.write(path, json.dumps(data, indent=1) + "\n")

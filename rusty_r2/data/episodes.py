@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rusty_r2 import files
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.data import coding, pairs, voice
 from rusty_r2.data.dedup import digest_of
@@ -262,8 +263,4 @@ def _there(root: Path) -> Path:
 
 
 def _write(path: Path, episodes: list[Episode]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    with draft.open("w", encoding="utf-8") as file:
-        file.writelines(episode.to_json() + "\n" for episode in episodes)
-    draft.replace(path)
+    files.write(path, "".join(episode.to_json() + "\n" for episode in episodes))
