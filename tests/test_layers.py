@@ -22,6 +22,7 @@ FLOORS = [
     {"lm", "gym"},
     {"agent", "rewards"},
     {"data"},
+    {"eval"},
     {"train", "export"},
     # doors
     {"doctor", "rl", "web", "traces"},

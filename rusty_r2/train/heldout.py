@@ -8,11 +8,11 @@ at 0 and at 100%.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rusty_r2.errors import TaskError
+from rusty_r2.eval.rates import wilson
 from rusty_r2.gym import catalog
 from rusty_r2.lm.engine import Engine
 from rusty_r2.task import Task
@@ -69,13 +69,3 @@ def evaluate(players: Players, engine: Engine, wanted: Sequence[Task]) -> tuple[
     replies = sum(len(episode.replies) for episode in counted)
     valid = sum(episode.valid for episode in counted) / max(1, replies)
     return Score(sum(e.passed for e in counted), len(counted), valid, by_family), episodes
-
-
-def wilson(passed: int, played: int, z: float = 1.96) -> tuple[float, float]:
-    """The interval that holds the true rate in 95 of 100 cases."""
-    if played == 0:
-        return 0.0, 1.0
-    share, room = passed / played, z * z / played
-    middle = (share + room / 2) / (1 + room)
-    half = z / (1 + room) * math.sqrt(share * (1 - share) / played + room / (4 * played))
-    return max(0.0, middle - half), min(1.0, middle + half)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from rusty_r2 import files
 from rusty_r2.errors import CheckpointError, TrainingError, need
+from rusty_r2.eval.rates import wilson
 from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig
 from rusty_r2.gym.env import EnvConfig
 from rusty_r2.gym.sandbox import open_sandbox
@@ -299,7 +300,7 @@ class Training:
         if self.last_score is None or not self.first_score:
             return f"next: rusty lm generate --checkpoint {self.folder / 'best'}"
         passed, played = self.first_score
-        low, high = heldout.wilson(passed, played)
+        low, high = wilson(passed, played)
         told = f"before: {100 * passed / max(1, played):.1f}% ({100 * low:.1f} to {100 * high:.1f}) of them"
         told = f"{told}\nafter: {self.last_score}"
         return f"{told}\nnext: rusty lm generate --checkpoint {self.folder / 'best'}"
