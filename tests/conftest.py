@@ -17,6 +17,27 @@ def data_home(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("RUSTY_HOME", str(tmp_path_factory.mktemp("home")))
 
 
+@pytest.fixture
+def smollm2(data_home, request, monkeypatch):
+    """SmolLM2's Hugging Face folder, made once and kept between runs; the word `smollm2` finds it too."""
+    pytest.importorskip("transformers", reason="pip install 'rusty-r2[lora]'")
+    from rusty_r2.config import home
+    from rusty_r2.errors import MissingExtra
+    from rusty_r2.lm import smollm2
+
+    own = home()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("RUSTY_HOME", str(request.config.cache.mkdir("smollm2")))
+            kept = smollm2.folder()
+    except MissingExtra as error:
+        pytest.skip(str(error))
+    link = own / "cache" / kept.name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(kept)
+    return link
+
+
 @pytest.fixture(scope="session")
 def postgres_url():
     """A PostgreSQL server of our own, gone after the tests."""
