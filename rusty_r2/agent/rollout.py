@@ -4,7 +4,7 @@
 Chat, trace collection and evaluation all run this one function. What differs between them is which
 `Policy` is asked, which `Place` answers (the gym's CodingEnv, or the user's own folder in
 workspace.py) and who reads the trace afterwards. PPO plays many episodes at once and keeps the same
-turns, the same places and the same rules (train/rollouts.py).
+turns, the same places and the same rules (players.py).
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from rusty_r2.agent.players import Episode
 from rusty_r2.lm.rwkv import TinyRWKVLM
 from rusty_r2.lm.sampling import Sampling, allowed, log_probs
-from rusty_r2.train.rollouts import Episode
 
 CHUNK = 512
 """chosen tokens whose logits exist at once"""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rusty_r2.agent.players import Episode, Players
 from rusty_r2.errors import TaskError
 from rusty_r2.eval.rates import wilson
 from rusty_r2.gym import catalog
 from rusty_r2.lm.engine import Engine
 from rusty_r2.task import Task
-from rusty_r2.train.rollouts import Episode, Players
 
 SEED = 20_261
 """of the held-out tasks; never a seed of training"""

@@ -8,7 +8,7 @@ advantages from Schulman et al. 2015 (arXiv:1506.02438), the clipped objective f
 (arXiv:1707.06347), group advantages from Shao et al. 2024 (GRPO, arXiv:2402.03300), the estimate of a
 KL divergence from Schulman's note of 2020 ("k3": never negative, unbiased).
 An action here is a token: every token the model chose is scored, no token of the gym or of the grammar
-is. Playing is rollouts.py, tensors are buffer.py, the run's folder and its resumption ppo_run.py.
+is. Playing is agent/players.py, tensors are buffer.py, the run's folder and its resumption ppo_run.py.
 """
 
 from __future__ import annotations

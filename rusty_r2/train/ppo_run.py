@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 
 from rusty_r2 import files
+from rusty_r2.agent import players
+from rusty_r2.agent.players import Episode, Players
 from rusty_r2.errors import CheckpointError, TrainingError, need
 from rusty_r2.eval.rates import wilson
 from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig
@@ -33,13 +35,12 @@ from rusty_r2.lm.sampling import Sampling
 from rusty_r2.lm.tokenizer import VOCAB, Tokenizer
 from rusty_r2.run import Run
 from rusty_r2.task import Task
-from rusty_r2.train import heldout, rollouts
+from rusty_r2.train import heldout
 from rusty_r2.train.buffer import RolloutBuffer
 from rusty_r2.train.loop import Stop
 from rusty_r2.train.optim import Descent, groups, learning_rate, optimizer
 from rusty_r2.train.ppo import PPOConfig
 from rusty_r2.train.progress import Progress
-from rusty_r2.train.rollouts import Episode, Players
 from rusty_r2.train.session import choose_device
 
 MAY_CHANGE = (
@@ -164,7 +165,7 @@ class Training:
         for episode in episodes:
             if not episode.masked:
                 self.curriculum.report(episode.task, episode.passed)
-        told = rollouts.facts(episodes)
+        told = players.facts(episodes)
         self._speaks(number, told)
         buffer = RolloutBuffer(episodes, self.device)
         if not len(buffer):

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
 
+from rusty_r2.agent import players as rollouts  # noqa: E402
+from rusty_r2.agent.players import Players  # noqa: E402
 from rusty_r2.errors import CheckpointError, ConfigError, TrainingError  # noqa: E402
 from rusty_r2.gym import catalog  # noqa: E402
 from rusty_r2.gym.env import EnvConfig  # noqa: E402
@@ -18,10 +20,9 @@ from rusty_r2.lm.engine import Engine  # noqa: E402
 from rusty_r2.lm.rwkv import TinyRWKVLM  # noqa: E402
 from rusty_r2.lm.sampling import Sampling  # noqa: E402
 from rusty_r2.lm.tokenizer import VOCAB, Tokenizer  # noqa: E402
-from rusty_r2.train import ppo, rollouts  # noqa: E402
+from rusty_r2.train import ppo  # noqa: E402
 from rusty_r2.train.buffer import Batch, Choices, RolloutBuffer  # noqa: E402
 from rusty_r2.train.ppo import PPOConfig, gae, group_advantages, judge, ppo_loss  # noqa: E402
-from rusty_r2.train.rollouts import Players  # noqa: E402
 
 NOWHERE = Path("nowhere")
 numbers = st.floats(-3, 3, width=32)
