@@ -40,6 +40,8 @@ class MindOptions:
     """only the likeliest words that together reach this probability"""
     max_new_tokens: int = 512
     """the longest reply"""
+    context: int = 4096
+    """tokens that a borrowed mind may read and write in one conversation; ours has no such limit"""
     seed: int = 0
     """the same seed and the same words get the same answers"""
     device: str = "cpu"

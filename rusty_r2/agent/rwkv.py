@@ -13,8 +13,6 @@ off. Tokens and their log-probabilities are kept as they were sampled. How token
 from __future__ import annotations
 
 import codecs
-import json
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -23,12 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rusty_r2 import files
 from rusty_r2.agent.address import MindOptions
 from rusty_r2.agent.policy import Listener, Reply
 from rusty_r2.agent.prompt import Turn, conversation
+from rusty_r2.agent.speech import closing, digest_of
 from rusty_r2.errors import PolicyError, need
-from rusty_r2.protocol import Msg, render
 from rusty_r2.trace import ExecutionTrace
 
 if TYPE_CHECKING:
@@ -36,9 +33,6 @@ if TYPE_CHECKING:
     from rusty_r2.lm.grammar import ActionGrammar
     from rusty_r2.lm.tokenizer import Tokenizer
 
-_MESSAGE = render(Msg(""))[:-2]
-_ESCAPE = re.compile(r"\\.", re.S)
-_HALF_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u[0-9a-f]{0,3}$")
 REMEMBERED = 16
 """conversations whose state is kept; 40 KB each at the seeds' size"""
 
@@ -88,7 +82,7 @@ class RwkvPolicy:
         own = folder / "tokenizer.json"
         tokenizer = Tokenizer.load(own if own.is_file() else VOCAB)
         engine = Engine.load(folder, device=options.device)
-        return cls(engine, tokenizer, options, name=name or str(folder), digest=_digest(folder))
+        return cls(engine, tokenizer, options, name=name or str(folder), digest=digest_of(folder))
 
     def sampling(self) -> dict[str, object]:
         chosen = self.options
@@ -168,16 +162,9 @@ class RwkvPolicy:
         """What ends a message that reached the longest reply. A cut command or file is never completed."""
         if self._grammar is None or said.reason != "length":
             return ()
-        text = self.tokenizer.decode(said.tokens)
-        inside = text.removeprefix(_MESSAGE)
-        if inside == text or _HALF_ESCAPE.search(inside):
-            return ()
-        if '"' in _ESCAPE.sub("", inside):
-            ending = b"}"
-        else:
-            ending = b'\\"}' if _ESCAPE.sub("", inside).endswith("\\") else b'"}'
         words = self.tokenizer.token_bytes
-        return tuple(words.index(bytes([byte])) for byte in ending)
+        ending = closing(self.tokenizer.decode(said.tokens))
+        return tuple(words.index(bytes([byte])) for byte in ending.encode())
 
     def _recall(self, turns: tuple[Turn, ...]) -> _Memory:
         """The longest conversation remembered that these turns go on from; at least the system prompt."""
@@ -211,13 +198,3 @@ class RwkvPolicy:
         from rusty_r2.lm.grammar import ActionGrammar
 
         return ActionGrammar(self.tokenizer, vocab_size=self.engine.shape.words)
-
-
-def _digest(folder: Path) -> str:
-    """Which weights these are: from the checkpoint's own checksums, or made now."""
-    try:
-        sums = json.loads((folder / files.CHECKSUMS).read_text())
-        found = [value for name, value in sorted(sums.items()) if name.endswith(".safetensors")]
-    except (OSError, ValueError, AttributeError):
-        found = [files.digest(path) for path in sorted(folder.glob("model*.safetensors"))]
-    return str(found[0])[:16] if found else ""

@@ -9,6 +9,7 @@
 
 An answer is a space (every segment begins with one, lm/chat.py) and one object spelled as `render` spells
 it; then <|end|> is the only word left. Control tokens are never part of it: no answer opens another's turn.
+A borrowed model's tokenizer begins without the space and ends with its own word (`for_transformers`).
 Forced words are the tokenizer's own words for the text, as in training; the last one stays open, because
 what follows may belong to the same word.
 """
@@ -33,15 +34,23 @@ class ActionGrammar:
 
     def __init__(self, tokenizer: Tokenizer, *, vocab_size: int | None = None) -> None:
         llguidance = need("llguidance", extra="train")
-        self.words = vocab_size or len(tokenizer)
-        self._matcher = llguidance.LLMatcher
-        self._tokens = llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(_Words(tokenizer)),
-            n_vocab=self.words,
-            eos_token=END,
-            slices=[],
-        )
-        self._grammar = self._matcher.grammar_from_lark(lark(schema()))
+        words = vocab_size or len(tokenizer)
+        wrapped = llguidance.TokenizerWrapper(_Words(tokenizer))
+        tokens = llguidance.LLTokenizer(wrapped, n_vocab=words, eos_token=END, slices=[])
+        self._prepare(tokens, words, END, lead=" ")
+
+    @classmethod
+    def for_transformers(cls, tokenizer: Any, *, vocab_size: int, end: int) -> ActionGrammar:
+        """The grammar for a fast tokenizer of transformers; `end` is the word that ends an answer."""
+        from_tokenizer = need("llguidance.hf", extra="train").from_tokenizer
+        made = cls.__new__(cls)
+        made._prepare(from_tokenizer(tokenizer, n_vocab=vocab_size, eos_token=end), vocab_size, end, lead="")
+        return made
+
+    def _prepare(self, tokens: Any, words: int, end: int, *, lead: str) -> None:
+        self._matcher = need("llguidance", extra="train").LLMatcher
+        self.words, self.end, self._tokens = words, end, tokens
+        self._grammar = self._matcher.grammar_from_lark(lark(schema(), lead=lead))
         problem = self._matcher.validate_grammar(self._grammar, self._tokens)
         if problem:
             raise RustyError(f"the action grammar is not accepted by llguidance: {problem}")
@@ -49,25 +58,25 @@ class ActionGrammar:
     def start(self) -> Matcher:
         """A fresh answer."""
         core = self._matcher(self._tokens, self._grammar, log_level=0)
-        return Matcher(core, self.words)
+        return Matcher(core, self.words, self.end)
 
 
 class Matcher:
     """Where one answer stands in the grammar."""
 
-    def __init__(self, core: Any, words: int) -> None:
-        self._core, self._words = core, words
+    def __init__(self, core: Any, words: int, end: int = END) -> None:
+        self._core, self._words, self._end = core, words, end
 
     @property
     def done(self) -> bool:
-        """The object is whole: only <|end|> may follow."""
+        """The object is whole: only the word that ends an answer may follow."""
         return bool(self._core.is_stopped())
 
     def mask(self) -> Mask:
         """Bits of the words allowed now."""
         bits = np.zeros((self._words + 31) // 32, np.uint32)
         if self.done:
-            bits[END // 32] = 1 << END % 32
+            bits[self._end // 32] = 1 << self._end % 32
         else:
             self._core.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
             self._check()
@@ -75,23 +84,23 @@ class Matcher:
 
     def accept(self, token: int) -> None:
         """Go on past a word that the mask allowed."""
-        if token == END and self.done:
+        if token == self._end and self.done:
             return
         if not self._core.consume_token(token):
             raise ProtocolError(f"the grammar does not allow token {token} here", "sample under the mask")
 
     def forced(self) -> list[int]:
-        """The words that leave no choice from here, accepted already; <|end|> is not among them."""
+        """The words that leave no choice from here, accepted already; never the one that ends it."""
         if self.done:
             return []
-        tokens = [int(token) for token in self._core.compute_ff_tokens() if token != END]
+        tokens = [int(token) for token in self._core.compute_ff_tokens() if token != self._end]
         for token in tokens:
             self.accept(token)
         return tokens
 
     def copy(self) -> Matcher:
         """Another matcher at the same place, for an answer that forks here."""
-        return Matcher(self._core.deep_copy(), self._words)
+        return Matcher(self._core.deep_copy(), self._words, self._end)
 
     def _check(self) -> None:
         if self._core.is_error():
@@ -119,8 +128,8 @@ class _Words:
         return self._encode(before + text)[len(self._encode(before)) :]
 
 
-def lark(protocol: dict[str, Any]) -> str:
-    """The schema of an action as a grammar: a space, then the object as `protocol.render` spells it.
+def lark(protocol: dict[str, Any], *, lead: str = " ") -> str:
+    """The schema of an action as a grammar: `lead`, then the object as `protocol.render` spells it.
 
     Strings hold what JSON holds, spelled the way Python spells it; NUL only in file contents, since `parse`
     refuses it elsewhere.
@@ -131,7 +140,7 @@ def lark(protocol: dict[str, Any]) -> str:
     ]
     plain = r'[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(0[1-9a-f]|1[0-9a-f])'
     return (
-        'start: " " action\n'
+        f"start: {json.dumps(lead) + ' ' if lead else ''}action\n"
         f"action: {' | '.join(kinds)}\n"
         f'TEXT: /"({plain})*"/\n'
         f'CONTENT: /"({plain}|\\\\u0000)*"/\n'

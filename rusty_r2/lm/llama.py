@@ -121,9 +121,12 @@ class Llama:
         """What llama.cpp says about the file: n_params, n_ctx_train, ftype, size, …"""
         return dict(self._facts)
 
-    def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """`special`: <|im_end|> and its like are one token each; else they are read as plain text."""
-        asked = {"content": text, "add_special": False, "parse_special": special}
+    def tokenize(self, text: str, special: bool = False, *, begin: bool = False) -> list[int]:
+        """`special`: <|im_end|> and its like are one token each; else they are read as plain text.
+
+        `begin`: with the token that begins every text, for a file that wants one.
+        """
+        asked = {"content": text, "add_special": begin, "parse_special": special}
         return [int(token) for token in self._ask("/tokenize", asked)["tokens"]]
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -155,7 +158,7 @@ class Llama:
 
     def chat(self, messages: Sequence[Message], **options: Any) -> Said:
         """Answer a conversation; the options are those of `complete`."""
-        return self.complete(self.tokenize(self.render(messages), special=True), **options)
+        return self.complete(self.tokenize(self.render(messages), special=True, begin=True), **options)
 
     def complete(
         self,
