@@ -50,6 +50,7 @@ COMMANDS = {
     "trace export": ("rusty_r2.traces:export", "write runs to .jsonl, .parquet or a folder"),
     "trace import": ("rusty_r2.traces:bring_in", "logs, sessions, spans and checkpoints become traces"),
     "trace proxy": ("rusty_r2.data.proxy:proxy", "record any agent in front of an OpenAI-compatible server"),
+    "export ollama": ("rusty_r2.export.ollama:deploy", "make an Ollama model of a GGUF file"),
     "train supervised": ("rusty_r2.train.supervised:train", "train TinyRWKVLM on shards or episodes"),
     "train ppo": ("rusty_r2.train.ppo:train", "agentic fine-tuning in the gym"),
 }

@@ -1,0 +1,487 @@
+"""Deploying to Ollama: a stand-in that keeps the contract of a real server, and a real one if there is one."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rusty_r2 import cli, files
+from rusty_r2.errors import ConfigError
+from rusty_r2.export.header import read_header
+from rusty_r2.export.hosting import auto_profile, named_profile
+from rusty_r2.export.modelfile import Recipe, describe, quoted
+from rusty_r2.export.ollama import OllamaDeployer, OllamaHostingProfile
+from rusty_r2.export.ollama_api import OllamaError, OllamaServer, address
+from rusty_r2.export.template import TemplateError, derive, render_jinja
+
+from .ollama_standin import parse_modelfile, render, stand_in
+from .tiny_gguf import CHATML, tiny_gguf
+
+CONTRACT = [
+    json.loads(line) for line in Path(__file__).with_name("ollama_contract.jsonl").read_text().splitlines()
+]
+KNOWN = "dd84152922126f2796db5505a73d88f1caf356296e55c55d38aa01abd1a2a30d"
+LLAMA3 = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' + m['content'] + '<|eot_id|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+LLAMA2 = (
+    "{% for m in messages %}{% if m['role'] == 'system' %}{% elif m['role'] == 'user' %}[INST] "
+    "{% if loop.index0 == 1 %}<<SYS>>{{ messages[0]['content'] }}<</SYS>>{% endif %}{{ m['content'] }}"
+    " [/INST]{% else %} {{ m['content'] }} {% endif %}{% endfor %}"
+)
+
+
+@pytest.fixture
+def server():
+    with stand_in() as running:
+        yield running
+
+
+@pytest.fixture
+def gguf(tmp_path):
+    return tiny_gguf(tmp_path / "a folder" / "my model.gguf")
+
+
+@pytest.fixture
+def deployer(server):
+    return OllamaDeployer(host=server.url)
+
+
+# ── the stand-in is what was recorded ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("exchange", CONTRACT, ids=lambda e: e["label"])
+def test_the_stand_in_keeps_the_recorded_contract(server, tmp_path, exchange):
+    import http.client
+
+    server.blobs[f"sha256:{KNOWN}"] = tiny_gguf(tmp_path / "m.gguf").read_bytes()
+    hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+    if exchange["label"] == "create-not-gguf2":
+        server.blobs[f"sha256:{hello}"] = b"hello"
+    for name in ("t1", "t5", "smol", "t1-copy"):
+        if exchange["label"] != "delete-missing":
+            model = {
+                "template": CHATML and "{{ .Prompt }}",
+                "system": "",
+                "digest": f"sha256:{KNOWN}",
+                "parameters": {},
+            }
+            server.models[f"{name}:latest"] = model
+    sent = exchange["request"]
+    if isinstance(sent, str):
+        body = {"<1 bytes>": b"x", "<5 bytes>": b"hello"}.get(sent, server.blobs[f"sha256:{KNOWN}"])
+        if exchange["label"] == "blob-post-again":
+            exchange = exchange | {"path": f"/api/blobs/sha256:{files.digest(tmp_path / 'm.gguf')}"}
+            server.blobs[exchange["path"].removeprefix("/api/blobs/")] = body
+    else:
+        body = None if sent is None else json.dumps(sent)
+    line = http.client.HTTPConnection(*server.server_address)
+    line.request(exchange["method"], exchange["path"], body)
+    answer = line.getresponse()
+    said = answer.read().decode()
+    assert answer.status == exchange["status"]
+    if exchange["content_type"] and exchange["method"] != "HEAD":
+        assert answer.headers["Content-Type"].split(";")[0] == exchange["content_type"].split(";")[0]
+    recorded = [json.loads(part) for part in exchange["body"].splitlines() if part.startswith("{")]
+    ours = [json.loads(part) for part in said.splitlines() if part.startswith("{")]
+    errors = lambda lines: [one["error"] for one in lines if "error" in one]  # noqa: E731
+    if exchange["label"] != "blob-post-mismatch":
+        assert errors(ours) == errors(recorded)
+    else:
+        assert errors(ours) == errors(recorded) and "got" in errors(ours)[0]
+    if recorded and not errors(recorded):
+        assert set(ours[0]) <= set(recorded[0]) and ours[-1].get("status") == recorded[-1].get("status")
+    line.close()
+
+
+# ── the Modelfile ────────────────────────────────────────────────────────────────────────────────────
+
+
+words = st.text(
+    st.one_of(st.sampled_from('"\n \\{}`$'), st.characters(categories=["L", "N", "P", "S"])), max_size=60
+)
+
+
+@given(words, words, words)
+def test_no_text_breaks_out_of_a_modelfile(template, system, stop):
+    recipe = Recipe(Path("/m odel.gguf"), template, system, {"stop": [stop], "num_ctx": 99})
+    try:
+        written = recipe.modelfile()
+    except ConfigError as error:
+        assert '"""' in str(error) or "character" in str(error) or "hold" in str(error)
+        return
+    wanted = [
+        ("from", "/m odel.gguf"),
+        ("template", template),
+        ("system", system),
+        ("stop", stop),
+        ("num_ctx", "99"),
+    ]
+    assert parse_modelfile(written) == [(name, value) for name, value in wanted if value or name != "system"]
+
+
+def test_an_injection_is_refused_in_a_modelfile_and_carried_by_http(deployer, gguf):
+    evil = 'Be nice.\n"""\nPARAMETER temperature 99\nFROM evil\nSYSTEM """'
+    with pytest.raises(ConfigError, match="Create it over HTTP"):
+        deployer.create_modelfile(gguf, system_prompt=evil)
+    deployer.create_model("agent", gguf, system_prompt=evil)
+    assert deployer.show("agent")["system"] == evil
+
+
+def test_the_modelfile_says_everything(deployer, gguf):
+    profile = OllamaHostingProfile(num_parallel=4, num_ctx=4096, num_thread=14)
+    said = parse_modelfile(deployer.create_modelfile(gguf, system_prompt="You are Rusty.", profile=profile))
+    assert said[0] == ("from", str(gguf))
+    assert dict(said)["system"] == "You are Rusty."
+    assert dict(said)["num_thread"] == "14" and dict(said)["num_ctx"] == "4096"
+    assert ("stop", "<|im_end|>") in said and "range .Messages" in dict(said)["template"]
+
+
+def test_an_unknown_parameter_is_an_error(gguf):
+    with pytest.raises(ConfigError, match="no parameter 'nonsense_param'"):
+        describe(gguf, nonsense_param=1)
+    with pytest.raises(ConfigError, match="num_ctx is a int"):
+        describe(gguf, num_ctx="many")
+
+
+def test_the_context_is_no_longer_than_the_models_own(gguf):
+    assert describe(gguf, num_ctx=100_000).parameters["num_ctx"] == 8192
+
+
+@pytest.mark.parametrize("character", ["\x00", "\x1b", "\r", "\u200b", "\u2028"])
+def test_what_a_modelfile_would_drop_in_silence_is_refused(character):
+    with pytest.raises(ConfigError, match="cannot hold the character"):
+        quoted(f"a{character}b", "system prompt")
+
+
+# ── the template ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA3], ids=["chatml", "llama3"])
+@pytest.mark.parametrize("system", ["", "Be brief."])
+def test_the_go_template_renders_what_the_models_own_does(template, system):
+    go = derive(template, bos="<s>", eos="</s>", adds_bos=True).to_go()
+    turns = [("user", "Hi {{ .System }}"), ("assistant", "Hello"), ("user", "1\n2")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    asked = [{"role": "system", "content": system}, *messages] if system else messages
+    assert render(go, messages, system) == render_jinja(template, asked, bos="<s>").removeprefix("<s>")
+
+
+def test_a_template_that_is_not_regular_is_refused_not_approximated(tmp_path):
+    with pytest.raises(TemplateError):
+        derive(LLAMA2)
+    with pytest.raises(TemplateError, match="template="):
+        describe(tiny_gguf(tmp_path / "m.gguf", template=LLAMA2))
+    assert describe(tmp_path / "m.gguf", template="{{ .Prompt }}").template == "{{ .Prompt }}"
+
+
+def test_a_hostile_template_gets_nothing():
+    with pytest.raises(TemplateError):
+        derive("{{ ().__class__.__base__.__subclasses__() }}{{ messages[0].content }}")
+    with pytest.raises(TemplateError, match="date"):
+        derive("{{ strftime_now('%d') }}{{ messages[0].content }}")
+
+
+def test_a_file_without_a_template_takes_words_as_they_are(tmp_path):
+    assert describe(tiny_gguf(tmp_path / "m.gguf", template=None)).template == "{{ .Prompt }}"
+
+
+# ── the header ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_header_is_read_and_a_damaged_one_is_one_line(gguf, tmp_path):
+    assert read_header(gguf)["tokenizer.ggml.tokens"][2] == "<|im_end|>"
+    whole = gguf.read_bytes()
+    for cut in (0, 3, 10, 30, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "cut.gguf").write_bytes(whole[:cut])
+        with pytest.raises(ConfigError, match="not a GGUF|damaged"):
+            read_header(tmp_path / "cut.gguf")
+    (tmp_path / "liar.gguf").write_bytes(whole[:24] + b"\xff" * 8 + whole[32:])
+    with pytest.raises(ConfigError, match="damaged"):
+        read_header(tmp_path / "liar.gguf")
+
+
+# ── making models ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_documented_sample(server, gguf, monkeypatch):
+    monkeypatch.setenv("OLLAMA_HOST", server.url)
+    gguf_path = str(gguf)
+    from rusty_r2.rl import OllamaDeployer
+
+    deployer = OllamaDeployer()
+    deployer.create_model("toolbox-agent", gguf_path)
+    assert [model["name"] for model in deployer.list_models()] == ["toolbox-agent:latest"]
+    assert deployer.run_model("toolbox-agent", "Hi").startswith(files.digest(gguf)[:8])
+
+
+def test_a_file_is_uploaded_once_and_a_name_is_replaced_only_when_asked(server, deployer, gguf, tmp_path):
+    deployer.create_model("agent", gguf)
+    assert deployer.create_model("agent", gguf) == "agent", "the same again is no trouble"
+    other = tiny_gguf(tmp_path / "other.gguf", salt="2")
+    with pytest.raises(OllamaError, match="the name agent is taken"):
+        deployer.create_model("agent", other)
+    before = deployer.run_model("agent", "Hi")
+    deployer.create_model("agent", other, replace=True)
+    assert deployer.run_model("agent", "Hi") != before
+    uploads = [path for method, path in server.seen if method == "POST" and "blobs" in path]
+    assert len(uploads) == 2
+    assert list(server.models) == ["agent:latest"], "the name used while making is gone"
+
+
+@pytest.mark.parametrize(
+    ("meddle", "what"),
+    [
+        (lambda made: made.update(template="{{ .Prompt }}"), "template"),
+        (lambda made: made["parameters"].pop("stop"), "parameters"),
+        (lambda made: made.update(system="Buy things."), "system prompt"),
+    ],
+)
+def test_a_model_that_is_not_what_was_asked_for_never_takes_the_name(
+    server, deployer, gguf, tmp_path, meddle, what
+):
+    deployer.create_model("agent", gguf)
+    before = deployer.run_model("agent", "Hi")
+    server.meddle = meddle
+    with pytest.raises(OllamaError, match=f"its {what} is"):
+        deployer.create_model("agent", tiny_gguf(tmp_path / "o.gguf", salt="2"), replace=True)
+    assert deployer.run_model("agent", "Hi") == before
+
+
+def test_broken_off_while_making_leaves_the_old_one(server, deployer, gguf, tmp_path):
+    deployer.create_model("agent", gguf)
+    before = deployer.run_model("agent", "Hi")
+    server.hang_up_in = "/api/create"
+    with pytest.raises(OllamaError, match="broke off"):
+        deployer.create_model("agent", tiny_gguf(tmp_path / "o.gguf", salt="2"), replace=True)
+    server.hang_up_in = "/api/chat"
+    with pytest.raises(OllamaError, match="broke off"):
+        deployer.run_model("agent", "Hi")
+    server.hang_up_in = ""
+    assert deployer.run_model("agent", "Hi") == before and list(server.models) == ["agent:latest"]
+
+
+def one_line(error) -> str:
+    said = str(error.value)
+    assert "\n" not in said and len(said) < 400
+    return said
+
+
+def test_no_server_an_old_one_a_full_disk(server, deployer, gguf):
+    with pytest.raises(OllamaError) as error:
+        OllamaDeployer(host="127.0.0.1:9").create_model("agent", gguf)
+    assert "Type: ollama serve" in one_line(error)
+    server.version = "0.3.14"
+    with pytest.raises(OllamaError) as error:
+        deployer.create_model("agent", gguf)
+    assert "Ollama 0.3.14" in one_line(error) and "0.5.5" in one_line(error)
+    server.version, server.room = "0.0.0", 10
+    with pytest.raises(OllamaError) as error:
+        deployer.create_model("agent", gguf)
+    assert "is full" in one_line(error)
+    assert not server.models
+
+
+@pytest.mark.parametrize("name", ["bad name!!", "", "-x", "a\nb", "../../x", "a:b:c"])
+def test_a_bad_name_is_refused_before_anything_is_sent(server, deployer, gguf, name):
+    with pytest.raises(ConfigError, match="no name for a model"):
+        deployer.create_model(name, gguf)
+    assert not server.seen
+
+
+def test_an_error_line_in_a_good_answer_is_an_error(server, deployer, gguf):
+    with pytest.raises(OllamaError, match="template error"):
+        deployer.create_model("agent", gguf, template="{{ if }")
+    with pytest.raises(OllamaError, match="model 'nope:latest' not found"):
+        deployer.show("nope")
+
+
+def test_another_kind_of_server_is_one_line(server):
+    server.version = None
+    server.models["x"] = {}
+    with pytest.raises(OllamaError, match="refuses: 404 page not found"):
+        OllamaServer(server.url).json("GET", "/")
+
+
+def test_list_copy_delete_run(deployer, gguf):
+    deployer.create_model("agent", gguf)
+    deployer.copy_model("agent", "team/agent:v2")
+    assert {model["name"] for model in deployer.list_models()} == {"agent:latest", "team/agent:v2"}
+    heard = []
+    said = deployer.run_model("team/agent:v2", "Hi", listen=heard.append)
+    assert "".join(heard) == said and len(heard) > 1
+    assert deployer.delete_model("agent") and not deployer.delete_model("agent")
+    with pytest.raises(OllamaError, match='model "agent" not found'):
+        deployer.copy_model("agent", "b")
+
+
+# ── the program ──────────────────────────────────────────────────────────────────────────────────────
+
+PROGRAM = """#!{python}
+import json, os, sys, time
+sys.path.insert(0, {tests!r})
+if sys.argv[1] == "serve":
+    open({seen!r}, "w").write(json.dumps(dict(os.environ)))
+    if {broken}: sys.exit("cannot bind")
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+    class H(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200); self.end_headers(); self.wfile.write(b'{{"version":"0.33.0"}}')
+        def log_message(self, *_): pass
+    host, port = os.environ["OLLAMA_HOST"].split(":")
+    HTTPServer((host, int(port)), H).serve_forever()
+name, modelfile = sys.argv[2], open(sys.argv[4]).read()
+open({seen!r}, "w").write(modelfile)
+if {broken}: sys.exit("Error: \\x1b[?25hno space left on device")
+from pathlib import Path
+from ollama_standin import parse_modelfile
+from rusty_r2 import files
+from rusty_r2.export.ollama_api import OllamaServer
+said = parse_modelfile(modelfile)
+server, one = OllamaServer(os.environ["OLLAMA_HOST"]), dict(said)
+digest = files.digest(Path(one["from"]))
+server.upload(Path(one["from"]), digest)
+numbers = {{key: json.loads(value) for key, value in said if key.startswith(("num_", "temperature"))}}
+stops = [value for key, value in said if key == "stop"]
+body = {{"model": name, "files": {{"m.gguf": f"sha256:{{digest}}"}}, "template": one["template"]}}
+body |= {{"system": one.get("system", ""), "parameters": {{**numbers, "stop": stops}}}}
+for _ in server.lines("/api/create", body): pass
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    def make(broken=False):
+        path = tmp_path / "bin" / "ollama"
+        path.parent.mkdir(exist_ok=True)
+        seen = tmp_path / "seen"
+        path.write_text(
+            PROGRAM.format(
+                python=sys.executable, tests=str(Path(__file__).parent), seen=str(seen), broken=broken
+            )
+        )
+        path.chmod(0o755)
+        return path, seen
+
+    return make
+
+
+def test_the_program_makes_it_from_a_modelfile_and_it_is_read_back(server, program, gguf):
+    path, seen = program()
+    deployer = OllamaDeployer(str(path), host=server.url, through="program")
+    deployer.create_model("agent", gguf)
+    assert parse_modelfile(seen.read_text())[0] == ("from", str(gguf))
+    assert list(server.models) == ["agent:latest"]
+
+
+def test_a_program_that_fails_or_is_not_there_is_one_line(server, program, gguf):
+    path, _ = program(broken=True)
+    with pytest.raises(OllamaError) as error:
+        OllamaDeployer(str(path), host=server.url, through="program").create_model("agent", gguf)
+    assert "is full" in one_line(error)
+    with pytest.raises(OllamaError, match="https://ollama.com/download"):
+        OllamaDeployer("no-such-ollama", host=server.url, through="program").create_model("agent", gguf)
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_server_is_started_with_the_profile(program):
+    path, seen = program()
+    deployer = OllamaDeployer(str(path), host=f"127.0.0.1:{free_port()}")
+    process = deployer.start_server_with_profile(
+        OllamaHostingProfile(num_parallel=4, num_thread=14, flash_attn=True)
+    )
+    try:
+        there = json.loads(seen.read_text())
+        assert there["OLLAMA_NUM_PARALLEL"] == "4" and there["OLLAMA_FLASH_ATTENTION"] == "1"
+        with pytest.raises(OllamaError, match="answers at .* already"):
+            deployer.start_server_with_profile(OllamaHostingProfile())
+    finally:
+        process.kill()
+        process.wait()
+    broken, _ = program(broken=True)
+    with pytest.raises(OllamaError, match="did not answer"):
+        OllamaDeployer(str(broken), host=f"127.0.0.1:{free_port()}").start_server_with_profile(
+            OllamaHostingProfile()
+        )
+
+
+# ── profiles and addresses ───────────────────────────────────────────────────────────────────────────
+
+
+def test_the_documented_ryzen():
+    profile = OllamaDeployer().get_ryzen_profile()
+    assert (profile.num_parallel, profile.num_ctx, profile.num_thread) == (4, 4096, 14)
+    assert named_profile("ryzen") == profile
+    with pytest.raises(ConfigError, match="no hosting profile 'fast'"):
+        named_profile("fast")
+
+
+@given(st.integers(1, 256), st.floats(0.5, 1024))
+def test_auto_is_sane_from_one_core_up(cores, ram):
+    profile = auto_profile(cores=cores, ram_gb=ram)
+    assert 1 <= profile.num_thread <= cores and 1 <= profile.num_parallel <= 4 and profile.num_ctx >= 2048
+    assert OllamaDeployer().get_auto_profile().num_thread >= 1
+
+
+@pytest.mark.parametrize(
+    ("host", "found"),
+    [
+        ("", (False, "127.0.0.1", 11434)),
+        ("0.0.0.0", (False, "127.0.0.1", 11434)),
+        ("box:8080", (False, "box", 8080)),
+        ("https://box", (True, "box", 443)),
+        ("http://[::1]:9", (False, "::1", 9)),
+    ],
+)
+def test_hosts_are_read_as_ollama_reads_them(host, found):
+    assert address(host) == found
+
+
+def test_a_wrong_host_is_one_line():
+    for host in ("box:port", "ftp://box"):
+        with pytest.raises(ConfigError, match="OLLAMA_HOST"):
+            address(host)
+
+
+def test_the_command(server, gguf, capsys):
+    words = ["export", "ollama", "--gguf", str(gguf), "--host", server.url]
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "next: ollama run my-model"
+    assert cli.main([*words, "--modelfile"]) == 0
+    assert capsys.readouterr().out.startswith("FROM ")
+    assert cli.main(["export", "ollama", "--gguf", "nothing.gguf"]) == 1
+
+
+# ── a real server, where there is one ────────────────────────────────────────────────────────────────
+
+
+def test_a_real_ollama(request):
+    if not os.environ.get("OLLAMA_HOST"):
+        pytest.skip(
+            "OLLAMA_HOST is not set; to run this: OLLAMA_HOST=127.0.0.1:11434 with `ollama serve` running"
+        )
+    deployer = OllamaDeployer()
+    try:
+        deployer.require_server()
+    except OllamaError as error:
+        pytest.skip(str(error))
+    smollm2 = pytest.importorskip("rusty_r2.lm.smollm2")
+    deployer.create_model("rusty-test", smollm2.gguf_file(), temperature=0.0, replace=True)
+    try:
+        assert deployer.run_model("rusty-test", "What is 2+2?", num_predict=8)
+    finally:
+        deployer.delete_model("rusty-test")
