@@ -81,7 +81,7 @@ class Run:
             _forget_after(target / "metrics.jsonl", -1)
         files.write(target / "config.json", json.dumps(resolved(config), indent=2) + "\n")
         run = cls(target, checkpoint, events)
-        run._note(name=name, resumed_from=str(checkpoint) if checkpoint else None, **_provenance(config))
+        run.note(name=name, resumed_from=str(checkpoint) if checkpoint else None, **_provenance(config))
         return run
 
     def log(self, step: int, facts: Mapping[str, Any]) -> None:
@@ -106,9 +106,15 @@ class Run:
         for old in checkpoints(self.folder)[:-keep] if keep else []:
             _remove(old)
 
+    def note(self, **facts: Any) -> None:
+        """Facts about the run as a whole, kept in run.json."""
+        path = self.folder / "run.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        files.write(path, json.dumps(known | facts, indent=2) + "\n")
+
     def close(self, ended: str = "done") -> None:
         if not self._metrics.closed:
-            self._note(ended=ended, finished=_now())
+            self.note(ended=ended, finished=_now())
             self._metrics.close()
             self._events.close()
 
@@ -119,11 +125,6 @@ class Run:
         self.close(
             "done" if kind is None else "stopped" if kind is KeyboardInterrupt else f"error: {kind.__name__}"
         )
-
-    def _note(self, **facts: Any) -> None:
-        path = self.folder / "run.json"
-        known = json.loads(path.read_text()) if path.exists() else {}
-        files.write(path, json.dumps(known | facts, indent=2) + "\n")
 
 
 def checkpoints(folder: Path) -> list[Path]:

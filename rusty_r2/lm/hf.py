@@ -25,6 +25,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from rusty_r2.errors import ConfigError
@@ -62,6 +63,19 @@ class RustyRwkvOutput(ModelOutput):  # type: ignore[misc]
     hidden_states: tuple[Tensor, ...] | None = None
 
 
+class _Body:
+    """The model without its head, as TRL calls it: hidden states alone, no logits of 24,000 words each."""
+
+    _tp_plan = _pp_plan = None
+
+    def __init__(self, model: Backbone) -> None:
+        self._model = model
+
+    def __call__(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> Any:
+        hidden, _state = self._model.trunk(input_ids, reset=_starts(attention_mask))
+        return BaseModelOutput(last_hidden_state=hidden)
+
+
 class RustyRwkvForCausalLM(Backbone, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """TinyRWKVLM with Hugging Face's calling convention."""
 
@@ -79,6 +93,10 @@ class RustyRwkvForCausalLM(Backbone, PreTrainedModel, GenerationMixin):  # type:
 
     def _init_weights(self, module: Any) -> None:
         """The layers initialise themselves."""
+
+    @property
+    def base_model(self) -> Any:
+        return _Body(self)
 
     def get_input_embeddings(self) -> Any:
         return self.token_embedding

@@ -44,3 +44,43 @@ def shards(tmp_path_factory, words, library):
     folder = tmp_path_factory.mktemp("made") / "shards"
     build(CorpusConfig(source=(str(library),), output_dir=folder, tokenizer=words, heldout=0.15))
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory, words):
+    """A Llama of a few thousand weights with the small tokenizer, as a Hugging Face folder."""
+    pytest.importorskip("trl", reason="pip install 'rusty-r2[lora]'")
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("tiny") / "llama"
+    tokenizer = AutoTokenizer.from_pretrained(words)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, **sizes, **ends)
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_rwkv(tmp_path_factory, words):
+    """Our own model, nano, untrained but not empty, as a checkpoint."""
+    import torch
+
+    from rusty_r2.lm import checkpoint
+    from rusty_r2.lm.rwkv import PRESETS, TinyRWKVLM
+    from rusty_r2.lm.tokenizer import Tokenizer
+
+    torch.manual_seed(0)
+    model = TinyRWKVLM.of(PRESETS["nano"], vocab_size=len(Tokenizer.load(words)))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.02 * torch.randn_like(weight)
+    folder = tmp_path_factory.mktemp("rwkv") / "step_000001"
+    folder.mkdir()
+    checkpoint.save(folder, model, tokenizer=words)
+    return folder
