@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Copying as a lesson of its own: names, lines and files that must be said again exactly as they were given.
+
+A small recurrent model would rather know a few hundred names by heart than carry an unknown one from the
+request to its reply. Here every name is made of any words of the tokenizer, so nothing can be known by
+heart: `chmod +x quark_Lantern7.sh` can only be copied. The requests are none of the gym's families, and
+what a lesson asks for is in lessons.toml: one line for what is said, one for what is done.
+"""
+
+from __future__ import annotations
+
+import keyword
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from rusty_r2.agent.prompt import SYSTEM
+from rusty_r2.data.episode import Episode, Turn, say
+from rusty_r2.lm.tokenizer import CONTROL, Tokenizer
+from rusty_r2.protocol import Action, Cmd, Edit, Msg
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SOURCE = "lessons"
+_SLOT = re.compile(r"(?<!\$)\$([a-z]+\d*)")
+_WORD = re.compile(r" ?[A-Za-z]{2,14}")
+
+
+def lessons(words: Sequence[str], count: int, *, seed: int = 0) -> Iterator[Episode]:
+    """`count` episodes in which names made of `words` are copied."""
+    kinds: tuple[tuple[Callable[[Namer], Episode], int], ...] = (
+        (_command, 8),
+        (_verbatim, 2),
+        (_repeat, 2),
+        (_answer, 3),
+        (_new_file, 2),
+        (_changed_file, 3),
+        (_code, 5),
+    )
+    makers = [maker for maker, weight in kinds for _ in range(weight)]
+    for number in range(count):
+        rng = random.Random(f"{seed}/{number}")
+        yield rng.choice(makers)(Namer(words, rng))
+
+
+def vocabulary(tokenizer: Tokenizer) -> list[str]:
+    """Every token that is a word, each once, in a fixed order."""
+    said = (tokenizer.decode([token]) for token in range(len(CONTROL), len(tokenizer)))
+    return sorted({text.strip() for text in said if _WORD.fullmatch(text)})
+
+
+class Namer:
+    """Names that nobody can know by heart; `namer["file"]` is how lessons.toml asks for them."""
+
+    def __init__(self, words: Sequence[str], rng: random.Random) -> None:
+        self._words, self.rng = words, rng
+
+    def __getitem__(self, slot: str) -> str:
+        kind = slot.rstrip("0123456789")
+        return str(getattr(self, kind)())
+
+    def word(self) -> str:
+        word = self.rng.choice(self._words)
+        return word.lower() if self.rng.random() < 0.8 else word
+
+    def number(self) -> str:
+        return str(self.rng.randrange(10 ** self.rng.randint(1, 5)))
+
+    def name(self) -> str:
+        """A word, two words, a word with a number."""
+        chance, word = self.rng.random(), self.word()
+        if chance < 0.5:
+            return word
+        if chance < 0.75:
+            return word + self.rng.choice("___-") + self.word()
+        return (
+            word + self.rng.choice(("", "", "_", "-", "-v")) + self.number()
+            if chance < 0.9
+            else word + self.word()
+        )
+
+    def identifier(self) -> str:
+        """A name that Python takes."""
+        chance, word = self.rng.random(), self.word().lower()
+        if chance < 0.5:
+            return word + "_" * keyword.iskeyword(word)
+        return f"{word}_{self.word().lower()}" if chance < 0.85 else f"{word}{self.number()}"
+
+    def file(self) -> str:
+        usual = self.rng.random() < 0.8
+        return f"{self.name()}.{self.rng.choice(_texts()['ends']) if usual else self.word().lower()[:4]}"
+
+    def module(self) -> str:
+        return f"{self.identifier()}.py"
+
+    def folder(self) -> str:
+        return self.name() if self.rng.random() < 0.8 else f"{self.name()}/{self.word()}"
+
+    def path(self) -> str:
+        return f"{self.folder()}/{self.file()}"
+
+    def words(self) -> str:
+        return " ".join(self.word() for _ in range(self.rng.randint(2, 6)))
+
+
+@cache
+def _texts() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("lessons.toml").read_text(encoding="utf-8"))
+
+
+def _filled(namer: Namer, *texts: str) -> list[str]:
+    """The texts with their $slots filled; a slot has the same name in all of them."""
+    slots = dict.fromkeys(slot for text in texts for slot in _SLOT.findall(text))
+    names = {slot: namer[slot] for slot in slots}
+    return [Template(text).substitute(names) for text in texts]
+
+
+def _episode(kind: str, request: str, *turns: Turn) -> Episode:
+    return Episode(kind, SOURCE, (("system", SYSTEM), ("user", request), *turns))
+
+
+def _one(kind: str, request: str, action: Action) -> Episode:
+    return _episode(kind, request, say(action))
+
+
+def _command(namer: Namer) -> Episode:
+    """A request with names in it, and the command that has them."""
+    lesson = namer.rng.choice(_texts()["command"])
+    request, command = _filled(namer, namer.rng.choice(lesson["say"]), lesson["do"])
+    return _one("CMD", request, Cmd(command))
+
+
+def _verbatim(namer: Namer) -> Episode:
+    """A command to be run as it stands."""
+    lesson = namer.rng.choice(_texts()["command"])
+    wording = namer.rng.choice(_texts()["verbatim"]["say"])
+    (command,) = _filled(namer, lesson["do"])
+    return _one("CMD", wording.replace("@", command), Cmd(command))
+
+
+def _repeat(namer: Namer) -> Episode:
+    said = namer.rng.choice((namer.words, namer.path, namer.name, namer.file))()
+    return _one("MSG", namer.rng.choice(_texts()["repeat"]["say"]).replace("@", said), Msg(said))
+
+
+def _answer(namer: Namer) -> Episode:
+    """A question, the command that finds out, and the answer out of what it printed."""
+    lesson = namer.rng.choice(_texts()["answer"])
+    request, command, seen, message = _filled(
+        namer, namer.rng.choice(lesson["say"]), lesson["do"], lesson["see"], lesson["tell"]
+    )
+    return _episode(
+        "STEPS", request, say(Cmd(command)), ("observation", f"exit 0\n{seen}"), say(Msg(message))
+    )
+
+
+def _lines(namer: Namer) -> list[str]:
+    made = (
+        namer.words,
+        namer.name,
+        lambda: f"{namer.name()}={namer.name()}",
+        lambda: f"{namer.word()}, {namer.number()}",
+    )
+    make = namer.rng.choice(made)
+    return [make() for _ in range(namer.rng.randint(1, 5))]
+
+
+def _new_file(namer: Namer) -> Episode:
+    """Given lines become a file."""
+    path, text = namer.file(), "\n".join(_lines(namer))
+    request = namer.rng.choice(_texts()["new_file"]["say"]).replace("@", path) + f"\n{text}"
+    return _one("EDIT", request, Edit(path, text + "\n"))
+
+
+def _changed_file(namer: Namer) -> Episode:
+    """A shown file comes back with one thing changed."""
+    path, lines = namer.file(), _lines(namer)
+    at = namer.rng.randrange(len(lines))
+    lesson = namer.rng.choice(("swap", "add", "drop"))
+    if lesson == "swap":
+        old, new = namer.rng.choice(lines[at].split()).strip(","), namer.name()
+        after = [line.replace(old, new) for line in lines]
+    elif lesson == "add":
+        old, new = "", namer.words()
+        after = [*lines, new]
+    else:
+        old, new = lines[at], ""
+        after = [line for line in lines if line != old] or [""]
+    wording = namer.rng.choice(_texts()["changed_file"][lesson])
+    request = Template(wording).substitute(path=path, old=old, new=new)
+    text = "\n".join(lines)
+    return _one("EDIT", f"{request}\n\nCURRENT_FILE: {path}\n{text}", Edit(path, "\n".join(after) + "\n"))
+
+
+def _code(namer: Namer) -> Episode:
+    """A piece of code with given names, sometimes over a stub that is shown."""
+    lesson = namer.rng.choice(_texts()["code"])
+    request, code, stub = _filled(namer, namer.rng.choice(lesson["say"]), lesson["do"], lesson.get("see", ""))
+    path = re.findall(r"\S+\.py", request)[0]
+    if stub:
+        request += f"\n\nCURRENT_FILE: {path}\n{stub.rstrip()}"
+    return _one("EDIT", request, Edit(path, code))
