@@ -2,8 +2,9 @@
 """What minds of every kind share when they speak: whose turn a text is, and how a cut message ends.
 
 `messages` puts our turns into the three roles that every chat template and server knows, and breaks what a
-template would take for its own marks. `closing` ends a message that reached the longest reply. `Tokens` remembers conversations as the tokens they were, because text
-read a second time may become other tokens, and then all that was read would have to be read again.
+template would take for its own marks. `closing` ends a message that reached the longest reply. `Tokens`
+remembers conversations as the tokens they were, because text read a second time may become other tokens, and
+then all that was read would have to be read again.
 """
 
 from __future__ import annotations
