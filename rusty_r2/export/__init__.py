@@ -1,1 +1,1 @@
-"""Weights become something that runs anywhere llama.cpp runs: one file, checked against the model it came from."""
+"""Weights become one file that llama.cpp runs, checked against the model it came from."""

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""`rusty export check`: the gate. A file is tried against the model it came from before anybody trusts it.
+
+    rusty export check exports/kto-3-Q4_K_M.gguf --against runs/kto-3
+    report = check(file, against=folder);  report.passed
+
+First the file alone (contents.py), then in a running llama.cpp (compare.py). What was found is printed as a
+table and kept beside the file as NAME.check.json with the file's sha256; `rusty models promote` demands it.
+A gate that could not ask a question says so, and does not pass.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from rusty_r2 import __version__, files
+from rusty_r2.errors import CheckpointError, ConfigError, RustyError
+from rusty_r2.export import compare, contents
+from rusty_r2.export.contents import Contents, Finding
+from rusty_r2.export.source import Source
+from rusty_r2.lm.llama import Llama
+
+ALONE = ("file", "header", "types", "weights")
+RUNNING = ("tokens", "prompts", "predictions")
+
+
+@dataclass(frozen=True)
+class CheckConfig:
+    file: Annotated[Path, tyro.conf.Positional]
+    """the GGUF file"""
+    against: str
+    """the model it came from: a run, a folder, or smollm2"""
+    positions: int = 256
+    """places of the held-out text at which the next word is compared"""
+    text: Path | None = None
+    """another text to compare on"""
+    tasks: int = 0
+    """held-out tasks of the gym to play with the file and with --base; 0: none"""
+    base: str = ""
+    """whom the file must not be worse than, an address; default: the model it came from"""
+    json: bool = False
+    """print for scripts"""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What the gate found."""
+
+    passed: bool
+    file: str
+    sha256: str
+    against: str
+    quantization: str
+    findings: tuple[Finding, ...]
+    seconds: float
+    version: str = __version__
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Names of the questions that were answered badly."""
+        return tuple(finding.name for finding in self.findings if not finding.passed)
+
+    def table(self) -> str:
+        width = max(len(finding.name) for finding in self.findings)
+        lines = [f"{self.file} ({self.quantization or 'unknown type'}) against {self.against}"]
+        for finding in self.findings:
+            lines.append(f"  {'ok  ' if finding.passed else 'FAIL'}  {finding.name:<{width}}  {finding.said}")
+        return "\n".join(lines)
+
+
+def report_path(file: Path) -> Path:
+    """Where the gate's answer about `file` lies."""
+    return file.with_suffix(".check.json")
+
+
+def gate(config: CheckConfig) -> str:
+    """Check, print the table, keep it; a file that fails ends with exit code 1."""
+    if config.positions < 8 or config.tasks < 0:
+        raise ConfigError("--positions must be 8 or more, --tasks 0 or more")
+    text = "" if config.text is None else _text(config.text)
+    report = check(
+        config.file,
+        config.against,
+        positions=config.positions,
+        text=text,
+        tasks=config.tasks,
+        base=config.base,
+    )
+    kept = report_path(config.file)
+    shown = json.dumps(asdict(report)) if config.json else report.table()
+    if not report.passed:
+        print(shown, flush=True)
+        raise CheckpointError(
+            f"{config.file} is not the model: {', '.join(report.failed)} failed ({kept}). "
+            f"Export it again: rusty export gguf {config.against}"
+        )
+    return shown if config.json else f"{shown}\n{kept}\nnext: rusty serve {config.file}"
+
+
+def check(
+    file: Path | str,
+    against: Path | str,
+    *,
+    positions: int = 256,
+    text: str = "",
+    tasks: int = 0,
+    base: str = "",
+) -> CheckReport:
+    """Try `file` against the model it came from, and keep the answer beside it."""
+    start, path = time.monotonic(), Path(file)
+    if not path.is_file():
+        raise ConfigError(f"{path} is not a file. Make one: rusty export gguf {against}")
+    report_path(path).unlink(missing_ok=True)
+    source = Source.open(against)
+    findings, found = _alone(path, source)
+    if found is not None and all(
+        finding.passed for finding in findings if finding.name in ("header", "types")
+    ):
+        findings += _running(path, source, found.quantization, positions, text)
+        if tasks:
+            played = base or f"hf:{source.folder}"
+            findings.append(_answered("tasks", lambda: compare.tasks(path, played, tasks)))
+    else:
+        findings += [_not_asked(name) for name in (*RUNNING, *(("tasks",) if tasks else ()))]
+    report = CheckReport(
+        passed=all(finding.passed for finding in findings),
+        file=str(path),
+        sha256=files.digest(path),
+        against=str(source.folder),
+        quantization=found.quantization if found is not None else "",
+        findings=tuple(findings),
+        seconds=round(time.monotonic() - start, 1),
+    )
+    files.write(report_path(path), json.dumps(asdict(report), indent=1) + "\n")
+    return report
+
+
+def passed(file: Path) -> bool:
+    """Whether `file`, as it is now, has passed the gate."""
+    try:
+        kept = json.loads(report_path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return kept.get("passed") is True and kept.get("sha256") == files.digest(file)
+
+
+def _alone(path: Path, source: Source) -> tuple[list[Finding], Contents | None]:
+    """The file without running it."""
+    try:
+        found = Contents.read(path)
+    except CheckpointError as error:
+        return [Finding("file", False, str(error), {}), *(_not_asked(name) for name in ALONE[1:])], None
+    findings = [Finding("file", True, f"{path.stat().st_size / 1e6:,.1f} MB, whole", {})]
+    findings.append(_answered("header", lambda: contents.header(found, source)))
+    findings.append(_answered("types", lambda: contents.types(found, source)))
+    if findings[-1].passed:
+        findings.append(_answered("weights", lambda: contents.weights(found, source)))
+    else:
+        findings.append(_not_asked("weights"))
+    return findings, found
+
+
+def _running(path: Path, source: Source, quantization: str, positions: int, text: str) -> list[Finding]:
+    """The file in llama.cpp."""
+    try:
+        llama = Llama(path, context=min(2048, int(source.config["max_position_embeddings"])))
+    except RustyError as error:
+        return [Finding("tokens", False, str(error), {}), *(_not_asked(name) for name in RUNNING[1:])]
+    with llama:
+        return [
+            _answered("tokens", lambda: compare.tokens(llama, source)),
+            _answered("prompts", lambda: compare.prompts(llama, source)),
+            _answered(
+                "predictions", lambda: compare.predictions(llama, source, quantization, positions, text)
+            ),
+        ]
+
+
+def _answered(name: str, ask: Callable[[], Finding]) -> Finding:
+    """The answer; where asking broke, that is a failure with its reason."""
+    try:
+        return ask()
+    except RustyError as error:
+        return Finding(name, False, str(error), {})
+
+
+def _not_asked(name: str) -> Finding:
+    return Finding(name, False, "not asked: the file is not sound enough to be run", {})
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as text: {error}") from error
