@@ -24,6 +24,7 @@ COMMANDS = {
     "chat": ("rusty_r2.welcome:chat", "talk to Rusty in a folder of yours"),
     "ask": ("rusty_r2.welcome:ask", "one request, one answer"),
     "doctor": ("rusty_r2.doctor:doctor", "what this machine can do, and what is missing"),
+    "eval": ("rusty_r2.eval.evaluate:evaluate", "one table for any model: text, actions, gym, commands, code"),
     "gym list": ("rusty_r2.gym.catalog:show", "the tasks and families of the gym"),
     "gym check": ("rusty_r2.gym.catalog:check", "prove that every task can be solved, and not by cheating"),
     "gym play": ("rusty_r2.gym.catalog:play", "play one task by hand or by its gold solution"),
@@ -50,7 +51,10 @@ COMMANDS = {
     "trace export": ("rusty_r2.traces:export", "write runs to .jsonl, .parquet or a folder"),
     "trace import": ("rusty_r2.traces:bring_in", "logs, sessions, spans and checkpoints become traces"),
     "trace proxy": ("rusty_r2.data.proxy:proxy", "record any agent in front of an OpenAI-compatible server"),
+    "export gguf": ("rusty_r2.export.gguf:export", "write a merged model as one GGUF file, quantised"),
+    "export check": ("rusty_r2.export.check:gate", "prove that a GGUF file is the model it came from"),
     "export ollama": ("rusty_r2.export.ollama:deploy", "make an Ollama model of a GGUF file"),
+    "serve": ("rusty_r2.export.serve:serve", "a GGUF file behind an OpenAI-compatible server"),
     "train supervised": ("rusty_r2.train.supervised:train", "train TinyRWKVLM on shards or episodes"),
     "train ppo": ("rusty_r2.train.ppo:train", "agentic fine-tuning in the gym"),
 }

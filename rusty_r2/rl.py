@@ -42,6 +42,8 @@ MODULES = {
     "rusty_r2.data.sft": ("SFTExample", "build_sft"),
     "rusty_r2.data.dpo": ("DPOExample", "build_dpo"),
     "rusty_r2.data.pipeline": ("DatasetPipeline",),
+    "rusty_r2.export.types": ("GGUFQuantization",),
+    "rusty_r2.export.gguf": ("GGUFExporter",),
     "rusty_r2.export.hosting": ("OllamaHostingProfile",),
     "rusty_r2.export.ollama": ("OllamaDeployer",),
 }
