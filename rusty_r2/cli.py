@@ -57,6 +57,7 @@ COMMANDS = {
     "serve": ("rusty_r2.export.serve:serve", "a GGUF file behind an OpenAI-compatible server"),
     "train supervised": ("rusty_r2.train.supervised:train", "train TinyRWKVLM on shards or episodes"),
     "train ppo": ("rusty_r2.train.ppo:train", "agentic fine-tuning in the gym"),
+    "web": ("rusty_r2.web.serve:web", "one local page for traces, labels, runs, datasets and models"),
 }
 
 
