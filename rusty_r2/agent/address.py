@@ -2,9 +2,9 @@
 """One line of text picks a mind.
 
 rusty                     the model that ships with the package, or the newest one trained here
-runs/ppo-7                a run folder (its best/ or newest checkpoint), or a checkpoint folder
+runs/ppo-7  runs/kto-2    a run folder (its best/ or newest checkpoint), or a checkpoint folder
 script:FILE               replies read from a file, one a line
-hf:NAME  gguf:PATH        a borrowed model through transformers or llama.cpp
+hf:NAME  gguf:PATH        a borrowed model through transformers or llama.cpp; hf:smollm2 needs no network
 ollama:NAME  http://…     a model behind a server
 
 The kinds that are not ours live in modules of their own, loaded when their word is said; each offers
@@ -14,6 +14,7 @@ The kinds that are not ours live in modules of their own, loaded when their word
 from __future__ import annotations
 
 import importlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from rusty_r2.agent.policy import Policy, ScriptedPolicy
 from rusty_r2.errors import PolicyError
 from rusty_r2.run import newest
 
+OURS = "rusty_rwkv"
+"""what config.json calls our own models"""
 SHIPPED = Path(__file__).parents[1] / "lm" / "shipped"
 ELSEWHERE = {"hf": "hf", "gguf": "gguf", "ollama": "http", "http": "http", "https": "http"}
 """the word before the colon, and the module that knows what it means"""
@@ -56,6 +59,8 @@ def open_policy(address: str, options: MindOptions | None = None) -> Policy:
         return _script(Path(rest))
     if kind in ELSEWHERE and colon:
         return _elsewhere(kind, address if kind.startswith("http") else rest, options)
+    if (folder := borrowed(Path(address).expanduser())) is not None:
+        return _elsewhere("hf", str(folder), options)
     return _ours(address, find(address), options)
 
 
@@ -73,6 +78,23 @@ def find(address: str) -> Path:
     if found is None:
         raise PolicyError(f"{folder} holds no model. Train one: rusty train supervised --help")
     return found
+
+
+def borrowed(folder: Path) -> Path | None:
+    """Where a run or a checkpoint holds a Hugging Face model or a LoRA adapter; None where it does not."""
+    places = [folder, folder / "best", newest(folder) if folder.is_dir() else None]
+    found = [place / inside for place in places if place is not None for inside in ("", "adapter")]
+    return next((place for place in found if _is_borrowed(place)), None)
+
+
+def _is_borrowed(folder: Path) -> bool:
+    if (folder / "adapter_config.json").is_file():
+        return True
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return isinstance(config, dict) and config.get("model_type", OURS) != OURS
+    except (OSError, ValueError):
+        return False
 
 
 def _shipped() -> Path:

@@ -11,8 +11,9 @@ for there only if it was not downloaded before. Tokens and log-probabilities are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from rusty_r2.agent.address import MindOptions
+from rusty_r2.agent.address import MindOptions, borrowed
 from rusty_r2.agent.borrowed import BorrowedPolicy
 from rusty_r2.agent.policy import Listener
 from rusty_r2.agent.speech import digest_of
@@ -23,7 +24,8 @@ from rusty_r2.lm.transformer import Transformer
 
 def from_address(rest: str, options: MindOptions) -> HFPolicy:
     """What follows `hf:`."""
-    model = Transformer.load(rest, context=options.context, device=options.device)
+    folder = borrowed(Path(rest).expanduser())
+    model = Transformer.load(str(folder or rest), context=options.context, device=options.device)
     return HFPolicy(model, options, name=f"hf:{rest}")
 
 

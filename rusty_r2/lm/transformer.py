@@ -18,7 +18,7 @@ import io
 import json
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from rusty_r2.lm.grammar import ActionGrammar, Matcher
 
 ADAPTER = "adapter_config.json"
+FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt"]
+"""what is downloaded of a model: no code, no pickles"""
 REMEMBERED = 4
 """conversations whose keys and values are kept"""
 AT_ONCE = 512
@@ -95,15 +97,9 @@ class Transformer:
         """`name`: smollm2, a folder with a model or a LoRA adapter, or a name on the Hugging Face hub."""
         need("torch", extra="train")
         need("transformers", extra="train")
-        place = locate(name)
-        adapter = Path(place) if (Path(place) / ADAPTER).is_file() else None
-        base = _base_of(adapter) if adapter else place
-        model = _from_pretrained("AutoModelForCausalLM", base, dtype=dtype_for(device), use_safetensors=True)
-        if adapter is not None:
-            model = _with_adapter(model, adapter)
-        own = adapter is not None and (adapter / "tokenizer.json").is_file()
-        tokenizer = _from_pretrained("AutoTokenizer", str(adapter) if own else base)
-        folder = Path(place) if Path(place).is_dir() else None
+        folder = locate(name)
+        model = _weights(folder, dtype_for(device))
+        tokenizer = _from_pretrained("AutoTokenizer", _with_words(folder))
         return cls(model.to(device), tokenizer, context=context, source=folder)
 
     @property
@@ -268,16 +264,14 @@ class _Pieces:
             self._listen(piece)
 
 
-def locate(name: str) -> str:
-    """The folder that a word or a path means, or the name as it is: a model on the hub."""
-    if name == smollm2.NAME:
-        return str(smollm2.folder())
-    folder = Path(name).expanduser()
+def locate(name: str) -> Path:
+    """The folder that is meant: smollm2, a folder with a model or an adapter, or a name on the hub."""
+    folder = smollm2.folder() if name == smollm2.NAME else Path(name).expanduser()
     if not folder.is_dir():
-        return name
+        folder = _from_the_hub(name)
     if not any((folder / sign).is_file() for sign in ("config.json", ADAPTER)):
         raise PolicyError(f"{folder} holds neither a model (config.json) nor an adapter ({ADAPTER})")
-    return str(folder)
+    return folder
 
 
 def dtype_for(device: str) -> str:
@@ -297,7 +291,7 @@ def _ends(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(int(word) for word in found)
 
 
-def _base_of(adapter: Path) -> str:
+def _base_of(adapter: Path) -> Path:
     """The base model an adapter was trained on."""
     try:
         named = str(json.loads((adapter / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"])
@@ -307,8 +301,20 @@ def _base_of(adapter: Path) -> str:
     return locate(smollm2.NAME if Path(named).name == ours and not Path(named).is_dir() else named)
 
 
-def _with_adapter(model: Any, folder: Path) -> Any:
-    """The model with the adapter added to its weights: as fast as without."""
+def _with_words(folder: Path) -> Path:
+    """The folder with the tokenizer: the adapter's own, or its base's."""
+    bare = (folder / ADAPTER).is_file() and not (folder / "tokenizer.json").is_file()
+    return _with_words(_base_of(folder)) if bare else folder
+
+
+def _weights(folder: Path, dtype: str) -> Any:
+    """The model; of an adapter, its base (itself perhaps an adapter's) with the adapter added to the weights,
+    which is as fast as without."""
+    if not (folder / ADAPTER).is_file():
+        if json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type") == "rusty_rwkv":
+            raise PolicyError(f"{folder} is one of our own models. Say it without hf:, an adapter merged")
+        return _from_pretrained("AutoModelForCausalLM", folder, dtype=dtype, use_safetensors=True)
+    model = _weights(_base_of(folder), dtype)
     peft = need("peft", extra="lora")
     try:
         return peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
@@ -318,41 +324,35 @@ def _with_adapter(model: Any, folder: Path) -> Any:
         ) from error
 
 
-def _from_pretrained(kind: str, name: str, **options: Any) -> Any:
-    """Load without running a model's own code; what is here already is not asked for on the net."""
+def _from_pretrained(kind: str, folder: Path, **options: Any) -> Any:
+    """Load what lies in a folder, without running a model's own code."""
     import transformers
 
-    load = getattr(transformers, kind).from_pretrained
     try:
-        with _quiet():
-            return load(name, local_files_only=True, trust_remote_code=False, **options)
+        with contextlib.redirect_stderr(io.StringIO()):  # progress bars
+            return getattr(transformers, kind).from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False, **options
+            )
     except (OSError, ValueError, ImportError) as error:
-        if Path(name).is_dir():
-            raise CheckpointError(f"the model in {name} cannot be opened: {_line(error)}") from error
+        raise CheckpointError(f"the model in {folder} cannot be opened: {_line(error)}") from error
+
+
+def _from_the_hub(name: str) -> Path:
+    """The folder of a model on the hub, downloaded now if it was not before."""
+    from huggingface_hub import constants, snapshot_download
+
+    with contextlib.suppress(OSError, ValueError):
+        return Path(snapshot_download(name, allow_patterns=FILES, local_files_only=True))
+    host = urlsplit(constants.ENDPOINT)
     try:
-        _reach_the_hub()
-        return load(name, trust_remote_code=False, **options)  # a download shows its progress
-    except (OSError, ValueError, ImportError) as error:
+        if not getproxies():  # the library itself tries for a minute and more
+            socket.create_connection((host.hostname or "", host.port or 443), timeout=5).close()
+        return Path(snapshot_download(name, allow_patterns=FILES))
+    except (OSError, ValueError) as error:
         raise PolicyError(
-            f"{name} is neither a folder here nor downloaded, and the Hugging Face hub did not give it: "
+            f"{name} is neither a folder nor downloaded, and {host.hostname} did not give it: "
             f"{_line(error)}. Name a folder, or what needs no network: hf:smollm2"
         ) from error
-
-
-def _reach_the_hub() -> None:
-    """OSError at once where there is no network; the library itself tries for a minute and more."""
-    from huggingface_hub import constants
-
-    host = urlsplit(constants.ENDPOINT)
-    if not getproxies():
-        socket.create_connection((host.hostname or "", host.port or 443), timeout=5).close()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the libraries' progress bars."""
-    with contextlib.redirect_stderr(io.StringIO()):
-        yield
 
 
 def _line(error: Exception) -> str:
