@@ -57,7 +57,7 @@ def wilson(passed: int, total: int, z: float = Z) -> tuple[float, float]:
     share, room = passed / total, z * z / total
     middle = (share + room / 2) / (1 + room)
     half = z / (1 + room) * math.sqrt(share * (1 - share) / total + room / (4 * total))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 def difference(a: Rate, b: Rate) -> tuple[float, float]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Before and after: how many held-out tasks a policy solves, with an interval that says how sure that is.
 
-The tasks come from families, names and numbers that training never draws; the same seed gives the same
-tasks, so two checkpoints are compared on equal terms. Intervals are Wilson's (1927), which stay honest
-at 0 and at 100%.
+The tasks are those of `rusty eval` (eval/gym.py): families, names and numbers that training never draws,
+the same every time, so two checkpoints are compared on equal terms. Intervals are Wilson's (1927), which
+stay honest at 0 and at 100%.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rusty_r2.agent.players import Episode, Players
-from rusty_r2.errors import TaskError
+from rusty_r2.eval.gym import tasks
 from rusty_r2.eval.rates import wilson
-from rusty_r2.gym import catalog
 from rusty_r2.lm.engine import Engine
 from rusty_r2.task import Task
 
-SEED = 20_261
-"""of the held-out tasks; never a seed of training"""
+__all__ = ["Score", "evaluate", "tasks"]
 
 
 @dataclass(frozen=True)
@@ -45,17 +43,6 @@ class Score:
         share = f"{100 * self.rate:.1f}% ({100 * low:.1f} to {100 * high:.1f})"
         valid = f"{100 * self.valid_rate:.1f}% valid actions"
         return f"{self.passed} of {self.played} held-out tasks, {share}; {valid}"
-
-
-def tasks(count: int, *, families: Sequence[str] = (), max_difficulty: int = 3) -> list[Task]:
-    """The fixed held-out tasks, every family and level in turn."""
-    levels = list(range(1, max_difficulty + 1))
-    found = list(
-        catalog.tasks("heldout", seed=SEED, count=count, families=list(families) or None, difficulty=levels)
-    )
-    if not found:
-        raise TaskError("there are no held-out tasks to evaluate on. Type: rusty gym list")
-    return found
 
 
 def evaluate(players: Players, engine: Engine, wanted: Sequence[Task]) -> tuple[Score, list[Episode]]:

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""`rusty eval ADDRESS …`: one command, one table for any mind; several are measured in one run, side by side.
+
+    rusty eval rusty hf:smollm2 --measures gym commands --limit 50
+    rusty eval runs/ppo-7 --bench bench --trained-on episodes.jsonl
+
+A measure is a module with `measure(job) -> figures`; measures that need data which is not here say so. In
+the folder `--out`: results.json, table.md, picture.png, and samples/ with every reply and its verdict. The
+same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rusty_r2 import __version__, files
+from rusty_r2.config import plain
+from rusty_r2.errors import MissingExtra
+from rusty_r2.eval import code, commands, contamination, picture, safety, table
+from rusty_r2.eval.figures import Figure
+from rusty_r2.eval.job import EvalConfig, Job, take
+from rusty_r2.eval.mind import open_mind
+
+
+def evaluate(config: EvalConfig) -> str:
+    """Measure every address and write the table."""
+    columns: dict[str, list[Figure]] = {}
+    seconds: dict[str, dict[str, float]] = {}
+    for address in dict.fromkeys(config.addresses):
+        job = Job(open_mind(address, device=config.device, batch=config.batch), config)
+        columns[address] = []
+        seconds[address] = {}
+        for name in config.measures:
+            began = time.perf_counter()
+            columns[address] += importlib.import_module(f"rusty_r2.eval.{name}").measure(job)
+            seconds[address][name] = round(time.perf_counter() - began, 2)
+            _say(f"{address}: {name} took {seconds[address][name]:.1f} s")
+    if config.trained_on:
+        for found in columns.values():
+            found += seen_in_training(config)
+    return _written(config, columns, seconds)
+
+
+def seen_in_training(config: EvalConfig) -> Sequence[Figure]:
+    """How much of what is measured stands in the training data, set by set; which items, in samples/."""
+    path = config.out / "samples" / "contamination.jsonl"
+    held = held_out(config)
+    seen = contamination.overlap(held, config.trained_on)
+    lines = [
+        json.dumps({"set": name, "parts": item}, ensure_ascii=False)
+        for name, items in held.items()
+        for item, met in zip(items, seen[name], strict=True)
+        if met
+    ]
+    files.write(path, "".join(line + "\n" for line in lines))
+    return contamination.figures(held, seen)
+
+
+def held_out(config: EvalConfig) -> dict[str, list[contamination.Item]]:
+    """The items of every set that is measured and has words of its own."""
+    found: dict[str, list[contamination.Item]] = {}
+    if "commands" in config.measures:
+        for name in commands.SETS:
+            if pairs := commands.pairs_of(config, name):
+                found[name] = [(pair.request, pair.command) for pair in take(pairs, config)]
+    if "code" in config.measures:
+        for name in code.SETS:
+            if tasks := code.tasks_of(config, name):
+                found[name] = [
+                    (task.prompt, *(text or "" for text in task.solution.values()))
+                    for task in take(tasks, config)
+                ]
+    if "safety" in config.measures:
+        found["dangerous requests"] = [(asked,) for asked in safety.requests()["dangerous"]]
+    return found
+
+
+def _written(
+    config: EvalConfig, columns: dict[str, list[Figure]], seconds: dict[str, dict[str, float]]
+) -> str:
+    about: dict[str, Any] = {
+        "version": __version__,
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "options": plain(config),
+        "seconds": seconds,
+    }
+    told = json.dumps(table.results(columns, about), indent=1, ensure_ascii=False)
+    files.write(config.out / "results.json", told + "\n")
+    files.write(config.out / "table.md", table.markdown(columns))
+    try:
+        drawn = str(picture.draw(columns, config.out / "picture.png"))
+    except MissingExtra as error:
+        drawn = f"no picture: {error}"
+    if config.json:
+        return told
+    return f"{table.plain(columns)}\n\n{drawn}\n{config.out}\nnext: less {config.out / 'table.md'}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""What a measure is given: the mind, the options, where the held-out data lies and where samples are kept.
+
+`--bench FOLDER` holds tldr.jsonl, nl2bash.jsonl, humaneval.jsonl and mbpp.jsonl, as many as there are; the
+environment variable RUSTY_SHARED names a folder with bench/ and corpus/ in it instead. What is absent is
+said in the table, never guessed. Rows name their split: train rows become examples, dev rows are measured,
+test rows only where `--split test` asks for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import tyro
+
+from rusty_r2.errors import ConfigError, DataError
+from rusty_r2.eval.kept import Kept
+from rusty_r2.eval.mind import Mind
+from rusty_r2.eval.progress import Bar
+
+T = TypeVar("T")
+Measure = Literal["text", "actions", "gym", "commands", "code", "safety", "speed"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    addresses: Annotated[tuple[str, ...], tyro.conf.Positional] = ("rusty",)
+    """whom to measure: rusty, runs/NAME, hf:NAME, gguf:PATH, ollama:NAME, http://…"""
+    measures: tuple[Measure, ...] = MEASURES
+    """what to measure"""
+    limit: int = 0
+    """items of each set at most; 0 takes all (312 of the gym's tasks, 200 documents of text)"""
+    seed: int = 0
+    """which items are taken first, and which examples are shown"""
+    out: Path = Path("runs/eval")
+    """samples, table and picture go here; what is there already is not measured again"""
+    bench: Path | None = None
+    """folder with tldr.jsonl, nl2bash.jsonl, humaneval.jsonl, mbpp.jsonl"""
+    text: tuple[Path, ...] = ()
+    """held-out text: corpus folders, or documents of which the 1% that `data corpus` holds out is taken"""
+    trained_on: tuple[Path, ...] = ()
+    """training data: held-out items that stand in it are counted and named"""
+    split: Literal["dev", "test"] = "dev"
+    """which part to measure on; test is for the end"""
+    shots: int = 8
+    """examples shown to minds that were not trained on the protocol"""
+    samples: int = 8
+    """tries at each gym task for pass@k; 1 leaves pass@k out"""
+    temperature: float = 0.8
+    """of those tries; everything else is greedy"""
+    max_turns: int = 4
+    """replies in a gym episode"""
+    batch: int = 64
+    """questions our own model answers side by side; 512 suits a GPU"""
+    device: str = "cpu"
+    """cpu, or cuda"""
+    json: bool = False
+    """print for scripts"""
+
+    def __post_init__(self) -> None:
+        if self.limit < 0 or self.shots < 0 or min(self.samples, self.max_turns, self.batch) < 1:
+            raise ConfigError("--limit and --shots are 0 or more; --samples, --max-turns, --batch 1 or more")
+        if not self.addresses or not self.measures:
+            raise ConfigError("give an address and a measure. Type: rusty eval rusty --measures gym")
+
+    @property
+    def bench_folder(self) -> Path | None:
+        shared = os.environ.get("RUSTY_SHARED")
+        return self.bench or (Path(shared) / "bench" if shared else None)
+
+    @property
+    def text_sources(self) -> tuple[Path, ...]:
+        shared = os.environ.get("RUSTY_SHARED")
+        found = sorted((Path(shared) / "corpus").glob("*.jsonl.xz")) if shared else []
+        return self.text or tuple(path for path in found if "episodes" not in path.name)
+
+
+@dataclass(frozen=True)
+class Job:
+    mind: Mind
+    config: EvalConfig
+
+    def kept(self, measure: str, **asked: Any) -> Kept:
+        """The file of this measure's samples."""
+        who = {"address": self.mind.address, "digest": self.mind.digest, "seed": self.config.seed}
+        return Kept(self.config.out / "samples", measure, who | asked)
+
+    def bar(self, measure: str, total: int) -> Bar:
+        return Bar(f"{measure}, {self.mind.address}", total)
+
+    def take(self, items: Sequence[T], most: int = 0) -> list[T]:
+        """The items to measure: the same ones first, whatever the limit."""
+        return take(items, self.config, most)
+
+    @property
+    def shots(self) -> int:
+        """Examples this mind is shown."""
+        return 0 if self.mind.ours else self.config.shots
+
+
+def take(items: Sequence[T], config: EvalConfig, most: int = 0) -> list[T]:
+    order = list(items)
+    random.Random(config.seed).shuffle(order)
+    return order[: config.limit or most or len(order)]
+
+
+def bench_rows(config: EvalConfig, name: str, split: str = "") -> list[dict[str, Any]] | None:
+    """Rows of a benchmark file in one split (all where they name none); None where the file is absent."""
+    folder = config.bench_folder
+    if folder is None or not (folder / f"{name}.jsonl").is_file():
+        return None
+    rows = _rows(folder / f"{name}.jsonl")
+    return [row for row in rows if not split or row.get("split", split) == split]
+
+
+def heldout_rows(config: EvalConfig, name: str) -> list[dict[str, Any]] | None:
+    """The part to report on: test where asked for and there, else dev."""
+    asked = bench_rows(config, name, config.split)
+    return asked if asked or config.split == "dev" else bench_rows(config, name, "dev")
+
+
+@lru_cache(maxsize=4)
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return list(_read(path))
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{path}, line {number} is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise DataError(f"{path}, line {number} is not a JSON object")
+            yield row

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""One table: a row a figure, a column a mind; on the terminal, as Markdown, and as plain data.
+
+`results` is what results.json holds. `short` leaves the details (families, side figures) to the long table
+in table.md. A figure that could not be had is a dash, and the reason stands below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rusty_r2.eval.figures import Figure
+
+Columns = Mapping[str, Sequence[Figure]]
+"""figures by address"""
+
+
+def results(columns: Columns, about: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **about,
+        "minds": {address: [figure.to_dict() for figure in figures] for address, figures in columns.items()},
+    }
+
+
+def markdown(columns: Columns, *, short: bool = False) -> str:
+    """A table with its reasons below."""
+    names = rows(columns, short=short)
+    lines = [f"| measure | {' | '.join(columns)} | items |", f"|---|{'--:|' * (len(columns) + 1)}"]
+    for name in names:
+        cells = [_cell(figures, name) for figures in columns.values()]
+        lines.append(f"| {_label(columns, name)} | {' | '.join(cells)} | {_items(columns, name)} |")
+    return "\n".join([*lines, "", *reasons(columns, short=short)]).rstrip() + "\n"
+
+
+def plain(columns: Columns) -> str:
+    """The short table for a terminal."""
+    names = rows(columns, short=True)
+    grid = [["", *columns, "items"]]
+    for name in names:
+        cells = [_cell(figures, name) for figures in columns.values()]
+        grid.append([_label(columns, name), *cells, _items(columns, name)])
+    widths = [max(len(row[at]) for row in grid) for at in range(len(grid[0]))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in grid
+    ]
+    return "\n".join([*lines, *reasons(columns, short=True)])
+
+
+def rows(columns: Columns, *, short: bool) -> list[str]:
+    """Names of the rows, in the order they were measured in."""
+    every = [figure for figures in columns.values() for figure in figures]
+    return list(dict.fromkeys(figure.name for figure in every if not (short and figure.detail)))
+
+
+def reasons(columns: Columns, *, short: bool) -> list[str]:
+    """Why figures are missing."""
+    said = {
+        f"{name}, {address}: {figure.note}"
+        for name in rows(columns, short=short)
+        for address, figures in columns.items()
+        if (figure := find(figures, name)) is not None and not figure.measured and figure.note
+    }
+    return sorted(said)
+
+
+def find(figures: Sequence[Figure], name: str) -> Figure | None:
+    return next((figure for figure in figures if figure.name == name), None)
+
+
+def _cell(figures: Sequence[Figure], name: str) -> str:
+    found = find(figures, name)
+    return "–" if found is None else str(found)
+
+
+def _label(columns: Columns, name: str) -> str:
+    figure = next(found for figures in columns.values() if (found := find(figures, name)) is not None)
+    return f"{name}, {figure.unit}" if figure.unit not in name else name
+
+
+def _items(columns: Columns, name: str) -> str:
+    counts = {found.count for figures in columns.values() if (found := find(figures, name)) is not None}
+    return "–" if counts <= {0} else " / ".join(str(count) for count in sorted(counts - {0}))

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""How well a mind foretells text it never read: bits per byte on held-out documents.
+
+Bits per byte compares minds with different words. A document is held out by a hash of its text
+(data/dedup.py), on every machine or on none, so documents given with `--text` need no list of what was
+trained on; a corpus folder has its held-out part ready. Without `--text` this program's own source is read:
+written after any corpus, and the same for all. Each document counts with its first characters, by its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rusty_r2 import files
+from rusty_r2.data.dedup import rank_of
+from rusty_r2.data.shards import Shards
+from rusty_r2.errors import MissingExtra, need
+from rusty_r2.eval.figures import Figure, absent, mean
+from rusty_r2.eval.job import EvalConfig, Job
+from rusty_r2.eval.mind import Ours
+from rusty_r2.lm.documents import documents
+from rusty_r2.lm.tokenizer import BOS, Tokenizer
+
+COUNT = 200
+"""documents where no limit is given"""
+CHARACTERS = 4096
+"""of each document"""
+HELD_OUT = 0.01
+"""share of documents that `data corpus` holds out"""
+NAME = "bits per byte"
+Bits = Callable[[str], float]
+
+
+def measure(job: Job) -> list[Figure]:
+    wanted = texts(job.config)[: job.config.limit or COUNT]
+    more: dict[str, Any] = {"unit": "bits/byte", "lower_is_better": True}
+    try:
+        bits_of = scorer(job)
+    except MissingExtra as error:
+        return [absent(NAME, str(error), **more)]
+    if bits_of is None:
+        return [absent(NAME, "this kind of address tells no probabilities of what it reads", **more)]
+    with job.kept("text", characters=CHARACTERS) as kept:
+        keys = {hashlib.blake2b(text.encode(), digest_size=8).hexdigest(): text for text in wanted}
+        todo = [key for key in keys if key not in kept.rows]
+        with job.bar("text", len(todo)) as bar:
+            for key in todo:
+                size = len(keys[key].encode())
+                kept.add(key, {"begins": keys[key][:80], "bytes": size, "bits": bits_of(keys[key])})
+                bar.advance()
+        rows = [kept.rows[key] for key in keys]
+    sizes = [float(row["bytes"]) for row in rows]
+    source = ", ".join(path.name for path in job.config.text_sources) or "this program's own source"
+    each = [row["bits"] / row["bytes"] for row in rows]
+    return [mean(NAME, each, weights=sizes, note=f"held-out text: {source}", **more)]
+
+
+def scorer(job: Job) -> Bits | None:
+    """What tells the bits of a text under this mind; None where it cannot be asked."""
+    mind = job.mind
+    if isinstance(mind, Ours):
+        engine, tokenizer = mind.engine, mind.tokenizer
+        return lambda text: float(-engine.score([BOS, *tokenizer.encode(text)])[0].sum()) / math.log(2)
+    if mind.address.startswith("hf:"):
+        return _transformers(mind.address.removeprefix("hf:"), job.config.device)
+    return None
+
+
+def _transformers(name: str, device: str) -> Bits:
+    need("torch", extra="train")
+    need("transformers", extra="train")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from rusty_r2.lm import smollm2
+
+    place = smollm2.folder() if name == smollm2.NAME else name
+    words: Any = AutoTokenizer.from_pretrained(place)
+    model: Any = AutoModelForCausalLM.from_pretrained(place).to(device).eval()
+    first = words.bos_token_id if words.bos_token_id is not None else words.eos_token_id
+
+    def bits(text: str) -> float:
+        ids = torch.tensor([[first, *words.encode(text, add_special_tokens=False)]], device=device)
+        with torch.no_grad():
+            logp = model(ids).logits[0, :-1].float().log_softmax(-1)
+        said = logp.gather(1, ids[0, 1:, None]).sum()
+        return float(-said) / math.log(2)
+
+    return bits
+
+
+def texts(config: EvalConfig) -> list[str]:
+    """Held-out texts in the order of their hash, each cut to its first characters; found once, then kept."""
+    told = json.dumps([str(path.resolve()) for path in config.text_sources])
+    kept = config.out / f"text-{hashlib.blake2b(told.encode(), digest_size=4).hexdigest()}.json"
+    if config.text_sources and kept.is_file():
+        found: list[str] = json.loads(kept.read_text(encoding="utf-8"))
+        return found
+    ranked = sorted({text: rank_of(text) for text in _held_out(config)}.items(), key=lambda item: item[1])
+    chosen = [text[:CHARACTERS] for text, _ in ranked[: 5 * COUNT]]
+    if config.text_sources:
+        files.write(kept, json.dumps(chosen, ensure_ascii=False))
+    return chosen
+
+
+def _held_out(config: EvalConfig) -> Iterator[str]:
+    for source in config.text_sources:
+        if (source / "manifest.json").is_file() and any(source.glob("*.documents")):
+            yield from _shards(source)
+        else:
+            every = (document.text for document in documents(source))
+            yield from (text for text in every if rank_of(text) < HELD_OUT and len(text) >= 32)
+    if not config.text_sources:
+        package = Path(__file__).parents[1]
+        yield from (
+            text
+            for path in sorted(package.glob("*/*.py"))
+            if len(text := path.read_text(encoding="utf-8")) > 1000
+        )
+
+
+def _shards(folder: Path) -> Iterator[str]:
+    shards = Shards(folder, "heldout", length=1, batch=1)
+    tokenizer = Tokenizer.load()
+    for number in range(shards.documents):
+        ids = np.asarray(shards.document(number))
+        yield tokenizer.decode([int(token) for token in ids[1:-1]])
