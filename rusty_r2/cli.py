@@ -34,6 +34,7 @@ COMMANDS = {
     "data corpus": ("rusty_r2.data.corpus:build", "turn text into token shards"),
     "data download": ("rusty_r2.data.download:download", "fetch datasets by name, licences checked"),
     "data episodes": ("rusty_r2.data.episodes:build", "make supervised episodes in the protocol"),
+    "data drills": ("rusty_r2.data.drills:build", "practice without end: copying lessons and gym tasks as rows"),
     "data rows": ("rusty_r2.data.pipeline:build", "turn traces into KTO, GRPO, SFT and DPO rows at once"),
     "data kto": ("rusty_r2.data.kto:build", "KTO rows: prompt, completion, good or bad"),
     "data grpo": ("rusty_r2.data.grpo:build", "GRPO rows: recorded groups with their rewards"),

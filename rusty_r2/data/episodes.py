@@ -30,12 +30,14 @@ from rusty_r2.data import coding, pairs, voice
 from rusty_r2.data.dedup import digest_of
 from rusty_r2.data.episode import Episode, ask, from_record
 from rusty_r2.data.functions import functions
+from rusty_r2.data.lessons import lessons, vocabulary
 from rusty_r2.data.meter import Meter
 from rusty_r2.data.played import asked, play, repairs
 from rusty_r2.data.sources import documents_of
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.gym import catalog
 from rusty_r2.lm.documents import Document, files_below, is_jsonl, records
+from rusty_r2.lm.tokenizer import Tokenizer
 from rusty_r2.protocol import Msg
 from rusty_r2.task import Task
 
@@ -58,6 +60,8 @@ class EpisodesConfig:
     """the most episodes to write"""
     gym: int = 12_000
     """gym tasks to play"""
+    lessons: int = 8_000
+    """copying lessons (data/lessons.py)"""
     code: tuple[str, ...] = ("machine",)
     """where functions come from: sources as for `rusty data corpus`; empty for none"""
     functions: int = 12_000
@@ -68,8 +72,10 @@ class EpisodesConfig:
     """gym tasks played at the same time; 0 takes one for each core"""
 
     def __post_init__(self) -> None:
-        if self.count < 1 or min(self.gym, self.functions, self.workers) < 0:
-            raise ConfigError("--count must be at least 1; --gym, --functions and --workers 0 or more")
+        if self.count < 1 or min(self.gym, self.lessons, self.functions, self.workers) < 0:
+            raise ConfigError(
+                "--count must be at least 1; --gym, --lessons, --functions and --workers 0 or more"
+            )
 
 
 def build(config: EpisodesConfig) -> str:
@@ -143,6 +149,9 @@ def collect(config: EpisodesConfig) -> Iterator[tuple[Episode, float]]:
     if config.gym:  # first: what can fail on a machine should fail early
         tasks = catalog.tasks("train", seed=config.seed, count=config.gym)
         yield from _weigh(play(tasks, seed=config.seed, source="gym", workers=workers), 50.0)
+    if config.lessons:
+        names = vocabulary(Tokenizer.load())
+        yield from _weigh(lessons(names, config.lessons, seed=config.seed), 10.0)
     yield from _weigh(voice.small_talk(rng), 1.5)
     yield from _weigh(voice.refusals(), 1.0)
     for path in itertools.chain.from_iterable(files_below(_there(root)) for root in config.source):

@@ -31,36 +31,11 @@ Encoded = tuple[NDArray[np.uint16], NDArray[np.bool_]]
 """the ids of an episode, and which of them are Rusty's own"""
 
 
-class EpisodeRows:
-    """Packed episodes. `dropped` of `episodes` were longer than a row."""
+class PackedRows:
+    """Rows that are there already, in memory or on disk: `ids` and which of them are Rusty's `own`."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, episodes: Iterable[Episode], *, length: int, batch: int, seed: int = 0
-    ) -> None:
-        self.length, self.batch, self.seed = length, batch, seed
-        encoded = list(_encoded(tokenizer, episodes))
-        fitting = [(ids, own) for ids, own in encoded if len(ids) <= length]
-        self.episodes, self.dropped = len(encoded), len(encoded) - len(fitting)
-        if not fitting:
-            advice = "Type: rusty data episodes --help"
-            raise DataError(f"none of {self.episodes} episodes fits a row of {length} tokens. {advice}")
-        self.tokens = sum(len(ids) for ids, _ in fitting)
-        self.supervised = int(sum(own.sum() for _, own in fitting))
-        if self.supervised in (0, self.tokens):
-            share = 100 * self.supervised // self.tokens
-            raise DataError(
-                f"{share}% of {self.tokens:,} tokens are supervised: the mask is wrong. Episodes need "
-                "turns of the user and of the assistant. Type: rusty data episodes --help"
-            )
-        random.Random(seed).shuffle(fitting)
-        self._ids, self._own = _pack(fitting, length)
-
-    @classmethod
-    def read(
-        cls, tokenizer: Tokenizer, path: Path, *, length: int, batch: int, seed: int = 0, split: str = "train"
-    ) -> EpisodeRows:
-        """Rows of an episodes file."""
-        return cls(tokenizer, read(path, split), length=length, batch=batch, seed=seed)
+    def __init__(self, ids: NDArray[np.uint16], own: NDArray[np.bool_], *, batch: int, seed: int = 0) -> None:
+        self._ids, self._own, self.batch, self.seed = ids, own, batch, seed
 
     @property
     def count(self) -> int:
@@ -77,21 +52,53 @@ class EpisodeRows:
         places = [divmod(step * self.batch + row, self.count) for row in which]
         orders = {epoch: self._order(epoch) for epoch in {epoch for epoch, _ in places}}
         chosen = [int(orders[epoch][at]) for epoch, at in places]
-        ids, own = self._ids[chosen].astype(np.int64), self._own[chosen]
+        ids, own = self._ids[chosen].astype(np.int64), self._own[chosen].astype(np.bool_)
         return Rows(ids[:, :-1], ids[:, 1:], own[:, 1:], ids[:, :-1] == BOS)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         return np.random.default_rng([self.seed, epoch]).permutation(self.count)
 
 
-def _encoded(tokenizer: Tokenizer, episodes: Iterable[Episode], size: int = 512) -> Iterable[Encoded]:
+class EpisodeRows(PackedRows):
+    """Episodes packed here and now. `dropped` of `episodes` were longer than a row."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, episodes: Iterable[Episode], *, length: int, batch: int, seed: int = 0
+    ) -> None:
+        encoded = list(encode(tokenizer, episodes))
+        fitting = [(ids, own) for ids, own in encoded if len(ids) <= length]
+        self.episodes, self.dropped = len(encoded), len(encoded) - len(fitting)
+        if not fitting:
+            advice = "Type: rusty data episodes --help"
+            raise DataError(f"none of {self.episodes} episodes fits a row of {length} tokens. {advice}")
+        self.tokens = sum(len(ids) for ids, _ in fitting)
+        self.supervised = int(sum(own.sum() for _, own in fitting))
+        if self.supervised in (0, self.tokens):
+            share = 100 * self.supervised // self.tokens
+            raise DataError(
+                f"{share}% of {self.tokens:,} tokens are supervised: the mask is wrong. Episodes need "
+                "turns of the user and of the assistant. Type: rusty data episodes --help"
+            )
+        random.Random(seed).shuffle(fitting)
+        super().__init__(*pack(fitting, length), batch=batch, seed=seed)
+
+    @classmethod
+    def read(
+        cls, tokenizer: Tokenizer, path: Path, *, length: int, batch: int, seed: int = 0, split: str = "train"
+    ) -> EpisodeRows:
+        """Rows of an episodes file."""
+        return cls(tokenizer, read(path, split), length=length, batch=batch, seed=seed)
+
+
+def encode(tokenizer: Tokenizer, episodes: Iterable[Episode], size: int = 512) -> Iterable[Encoded]:
+    """The ids of each episode."""
     left = iter(episodes)
     while batch := list(islice(left, size)):
         for ids, own in encode_conversations(tokenizer, [episode.turns for episode in batch]):
             yield np.array(ids, dtype=np.uint16), np.array(own, dtype=np.bool_)
 
 
-def _pack(fitting: list[Encoded], length: int) -> Encoded:
+def pack(fitting: list[Encoded], length: int) -> Encoded:
     """All rows as one array: first fit into a few open rows; the fullest closes when none has room."""
     rows: list[list[Encoded]] = []
     room: list[int] = []

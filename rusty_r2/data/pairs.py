@@ -12,11 +12,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from string import Template
 from typing import Any
 
-from rusty_r2.data.episode import Episode, ask
-from rusty_r2.data.voice import dangerous_command, dress
+from rusty_r2.data.episode import Episode, ask, say
+from rusty_r2.data.lessons import Namer
+from rusty_r2.data.voice import dangerous_command, done, dress
+from rusty_r2.gym.families.words import WORDS
 from rusty_r2.lm.documents import Document
 from rusty_r2.protocol import Cmd, Msg
 
@@ -39,6 +42,17 @@ WORDINGS = (
     "Use $tool to $low.",
 )
 ABOUT = ("What is $page?", "what does $page do?", "$page?", "explain $page", "What is $page for?")
+MADE_UP = {
+    **dict.fromkeys(("file", "filename", "input_file", "output_file"), "file"),
+    **dict.fromkeys(("directory", "folder", "dir"), "folder"),
+    **dict.fromkeys(("username", "user", "group", "pattern", "search_pattern", "string", "word"), "word"),
+    **dict.fromkeys(
+        ("package", "branch", "branch_name", "name", "service", "container", "host", "tag"), "name"
+    ),
+    **dict.fromkeys(("number", "n", "port", "pid", "process_id", "id", "count", "line_number"), "number"),
+    **dict.fromkeys(("message", "text", "description", "comment"), "words"),
+}
+"""slots that take any name, and which kind of name that is in data/lessons.py"""
 NAMES = {
     "file": ("notes.txt", "report.md", "data.csv", "todo.txt", "main.py", "app.log", "scores.csv"),
     "directory": ("src", "docs", "build", "logs", "backup", "photos", "project", "music"),
@@ -97,7 +111,19 @@ def commands(row: Mapping[str, Any], rng: random.Random, source: str, licence: s
     if dangerous_command(command) or len(command) > 200 or "\n" in command:
         return
     asked = _reword(row, names, rng) if rng.random() < 0.3 else _full(row, names)
-    yield ask("CMD", source, asked, Cmd(command), licence)
+    yield _to_its_end(ask("CMD", source, asked, Cmd(command), licence), command, rng)
+
+
+def _to_its_end(episode: Episode, command: str, rng: random.Random) -> Episode:
+    """Some commands are seen to end, well or not, and Rusty says so and stops."""
+    chance, program = rng.random(), command.split()[0]
+    if chance < 0.25:
+        seen, message = "exit 0", done(rng)
+    elif chance < 0.32:
+        seen, message = f"exit 127\nbash: {program}: command not found", f"{program} is not installed here."
+    else:
+        return episode
+    return replace(episode, turns=(*episode.turns, ("observation", seen), say(Msg(message))))
 
 
 def about(row: Mapping[str, Any], rng: random.Random, source: str, licence: str) -> Episode:
@@ -161,6 +187,12 @@ def _invent(name: str, rng: random.Random | None) -> str:
     stem, dot, suffix = name.partition(".")
     if rng is None:
         return name
+    if rng.random() < 0.6:
+        namer = Namer(WORDS, rng)
+        if stem.rstrip("123") in ("file", "input", "output", "source", "target", "image", "archive") and dot:
+            return f"{namer.name()}.{suffix}"
+        kind = MADE_UP.get(name.rstrip("123"))
+        return namer[kind] if kind else name
     if stem.rstrip("123") in ("file", "input", "output", "source", "target") and dot:
         return f"{rng.choice(NAMES['file']).partition('.')[0]}.{suffix}"
     return rng.choice(NAMES[name]) if name in NAMES else name

@@ -45,9 +45,9 @@ def encode_conversations(
     tokenizer: Tokenizer, conversations: Sequence[Sequence[Said]]
 ) -> list[tuple[list[int], list[bool]]]:
     """`encode_turns` for many conversations in one call of the tokenizer: much faster."""
-    texts = tokenizer.encode_batch([str(turn[1]) for turns in conversations for turn in turns])
-    found = iter(texts)
-    return [_lay_out(turns, [next(found) for _ in turns]) for turns in conversations]
+    said = list(dict.fromkeys(str(turn[1]) for turns in conversations for turn in turns))
+    known = dict(zip(said, tokenizer.encode_batch(said), strict=True))  # the system's words come in each
+    return [_lay_out(turns, [known[str(turn[1])] for turn in turns]) for turns in conversations]
 
 
 def _lay_out(turns: Sequence[Said], texts: Sequence[list[int]]) -> tuple[list[int], list[bool]]:

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from rusty_r2 import files
 from rusty_r2.config import home
 from rusty_r2.data.dedup import rank_of
+from rusty_r2.data.drills import is_drills, open_drills
 from rusty_r2.data.episode import Episode, read
-from rusty_r2.data.packed import EpisodeRows
+from rusty_r2.data.packed import EpisodeRows, PackedRows
 from rusty_r2.data.shards import Shards, read_manifest
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.files import digest
@@ -78,6 +80,8 @@ def open_data(path: Path, tokenizer: Path | None, world: World, ask: Ask) -> tup
         raise ConfigError(f"{path} does not exist. Make a corpus: rusty data corpus --output-dir {path}")
     if is_episodes(path):
         return open_episodes(path, words, ask), words
+    if is_drills(path):
+        return open_rows(path, words, ask), words
     if not (path / "manifest.json").exists():
         path = world.tell(shards_of_text(path, tokenizer, words) if world.first else path)
     return open_shards(path, words, ask), words
@@ -149,11 +153,29 @@ def open_episodes(path: Path, words: Tokenizer, ask: Ask) -> Data:
     return Data(train, held_out, train.count * ask.length, fingerprint, note)
 
 
+def open_rows(folder: Path, words: Tokenizer, ask: Ask) -> Data:
+    """Drills; the first of a hundred rows are held out."""
+    if ask.carry:
+        raise ConfigError(
+            f"{folder} holds drills: nothing goes on from one to the next. Leave out --carry-state"
+        )
+    ids, own = open_drills(folder, words, ask.length)
+    kept = len(ids) // 100
+    train = PackedRows(ids[kept:], own[kept:], batch=ask.rows, seed=ask.seed)
+    held_out = _measured(PackedRows(ids[:kept], own[:kept], batch=EVAL_ROWS), words, ask) if kept else None
+    fingerprint = f"{digest(folder / files.CHECKSUMS)[:12]}-{words.fingerprint}-{ask.length}"
+    return Data(train, held_out, train.count * ask.length, fingerprint)
+
+
 def _held_out_episodes(words: Tokenizer, episodes: list[Episode], ask: Ask) -> HeldOut | None:
     try:
-        rows = EpisodeRows(words, episodes, length=ask.length, batch=EVAL_ROWS)
+        return _measured(EpisodeRows(words, episodes, length=ask.length, batch=EVAL_ROWS), words, ask)
     except DataError:  # the few there are do not fit
         return None
+
+
+def _measured(rows: PackedRows, words: Tokenizer, ask: Ask) -> HeldOut:
+    """Rows to evaluate on, with the bytes that their learned tokens stand for."""
     steps = max(1, min(rows.count, ask.eval_tokens // ask.length) // EVAL_ROWS)
     sizes = np.array([len(word) for word in words.token_bytes])
     seen = [rows.rows(step) for step in range(steps)]

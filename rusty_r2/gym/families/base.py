@@ -21,7 +21,7 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from typing import TypeVar
 
 from rusty_r2.errors import TaskError
@@ -31,15 +31,24 @@ T = TypeVar("T")
 SPLITS = ("train", "heldout")
 
 
+class AnyWord(tuple[str, ...]):
+    """A pool in which one word is as good as another: practice may put a wider one in its place."""
+
+    @cached_property
+    def longest(self) -> int:
+        return max(map(len, self))
+
+
 class Draw:
     """A seeded source of choices that keeps the held-out part of every pool out of training."""
 
-    def __init__(self, key: str, split: str, level: int) -> None:
+    def __init__(self, key: str, split: str, level: int, wider: tuple[str, ...] = ()) -> None:
         # Only random() is used: its sequence is promised to stay the same from version to version.
         self._rng = random.Random(key)
         self.held = split == "heldout"
         self.level = level
         self.new_wording = False
+        self._wider = wider
 
     def below(self, n: int) -> int:
         return int(self._rng.random() * n)
@@ -61,11 +70,17 @@ class Draw:
 
     def word(self, pool: Sequence[str]) -> str:
         """One word of this split's part of `pool`."""
-        return self.any(_side(tuple(pool), self.held))
+        return self.any(self._mine(pool))
+
+    def _mine(self, pool: Sequence[str]) -> tuple[str, ...]:
+        """This split's part of a pool, or of the wider one that stands in for it."""
+        if self._wider and isinstance(pool, AnyWord):
+            return _side(_up_to(self._wider, pool.longest), self.held)
+        return _side(pool, self.held)
 
     def words(self, pool: Sequence[str], count: int) -> list[str]:
         """`count` different words of this split's part of `pool`."""
-        mine = _side(tuple(pool), self.held)
+        mine = self._mine(pool)
         if len(mine) < 4 * count:
             return self.shuffled(mine)[:count]
         found: dict[str, None] = {}
@@ -95,9 +110,26 @@ def is_held(word: str) -> bool:
     return zlib.crc32(word.encode()) % 4 == 3
 
 
-@lru_cache(256)
-def _side(pool: tuple[str, ...], held: bool) -> tuple[str, ...]:
-    return tuple(word for word in pool if is_held(word) == held)
+LONG = 100
+_KEPT: dict[tuple[int, int], tuple[Sequence[str], tuple[str, ...]]] = {}
+"""parts of pools, by the pool's identity: hashing thousands of words takes longer than drawing one"""
+
+
+def _part(pool: Sequence[str], kind: int, keep: Callable[[str], bool]) -> tuple[str, ...]:
+    if len(pool) < LONG:  # perhaps made for one draw: not worth keeping
+        return tuple(word for word in pool if keep(word))
+    found = _KEPT.get((id(pool), kind))
+    if found is None or found[0] is not pool:
+        found = _KEPT[id(pool), kind] = (pool, tuple(word for word in pool if keep(word)))
+    return found[1]
+
+
+def _side(pool: Sequence[str], held: bool) -> tuple[str, ...]:
+    return _part(pool, int(held), lambda word: is_held(word) == held)
+
+
+def _up_to(pool: tuple[str, ...], longest: int) -> tuple[str, ...]:
+    return _part(pool, 2 + longest, lambda word: len(word) <= longest)
 
 
 @dataclass(frozen=True)
@@ -118,13 +150,15 @@ class Family:
     def splits(self) -> tuple[str, ...]:
         return SPLITS if self.split == "train" else ("heldout",)
 
-    def make(self, seed: int, difficulty: int = 1, split: str = "train") -> Task:
-        """The task of this seed."""
+    def make(
+        self, seed: int, difficulty: int = 1, split: str = "train", *, wider: tuple[str, ...] = ()
+    ) -> Task:
+        """The task of this seed; `wider` stands in for the long list of words."""
         if difficulty not in self.levels:
             raise TaskError(f"{self.name} has levels {list(self.levels)}, not {difficulty}")
         if split not in self.splits:
             raise TaskError(f"{self.name} makes tasks of {' and '.join(self.splits)} only, not {split!a}")
-        draw = Draw(f"{self.name}/{difficulty}/{split}/{seed}", split, difficulty)
+        draw = Draw(f"{self.name}/{difficulty}/{split}/{seed}", split, difficulty, wider)
         task = self.draw(draw)
         return replace(
             task,

@@ -8,7 +8,6 @@ the caller to find out by its cases; fix.py throws survivors away.
 from __future__ import annotations
 
 import ast
-import copy
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -134,5 +133,5 @@ def _each(source: str, *kinds: type[ast.AST]) -> Iterator[tuple[ast.AST, Any]]:
     tree = ast.parse(source)
     places = [i for i, node in enumerate(ast.walk(tree)) if isinstance(node, kinds)]
     for place in places:
-        fresh = copy.deepcopy(tree)
+        fresh = ast.parse(source)  # faster than a copy
         yield fresh, next(node for i, node in enumerate(ast.walk(fresh)) if i == place)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rusty_r2.gym.families.base import AnyWord
+
 
 def _pool(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text.split()))
 
 
-WORDS = _pool((Path(__file__).parent / "words.txt").read_text(encoding="utf-8"))
-SHORT_WORDS = tuple(word for word in WORDS if len(word) < 7)
+WORDS = AnyWord(_pool((Path(__file__).parent / "words.txt").read_text(encoding="utf-8")))
+SHORT_WORDS = AnyWord(word for word in WORDS if len(word) < 7)
 """for names of two words"""
 
 MODULES = _pool(
