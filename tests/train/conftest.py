@@ -84,3 +84,52 @@ def tiny_rwkv(tmp_path_factory, words):
     folder.mkdir()
     checkpoint.save(folder, model, tokenizer=words)
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_llama(tmp_path_factory):
+    """A folder with a random Llama of 30,000 weights that knows ChatML and 400 words of Python's library."""
+    pytest.importorskip("transformers", reason="pip install 'rusty-r2[train]'")
+    import torch
+    from tokenizers import Tokenizer as Words
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    words = Words(models.BPE())
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=marks, initial_alphabet=alphabet, show_progress=False
+    )
+    words.train_from_iterator(texts().values(), trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=2048
+    )
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=True,
+    )
+    folder = tmp_path_factory.mktemp("small") / "llama"
+    model = LlamaForCausalLM(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
