@@ -34,7 +34,7 @@ COMMANDS = {
     "data corpus": ("rusty_r2.data.corpus:build", "turn text into token shards"),
     "data download": ("rusty_r2.data.download:download", "fetch datasets by name, licences checked"),
     "data episodes": ("rusty_r2.data.episodes:build", "make supervised episodes in the protocol"),
-    "data drills": ("rusty_r2.data.drills:build", "practice without end: copying lessons and gym tasks as rows"),
+    "data drills": ("rusty_r2.data.drills:build", "endless practice rows: copying lessons, gym tasks"),
     "data rows": ("rusty_r2.data.pipeline:build", "turn traces into KTO, GRPO, SFT and DPO rows at once"),
     "data kto": ("rusty_r2.data.kto:build", "KTO rows: prompt, completion, good or bad"),
     "data grpo": ("rusty_r2.data.grpo:build", "GRPO rows: recorded groups with their rewards"),
@@ -58,6 +58,10 @@ COMMANDS = {
     "serve": ("rusty_r2.export.serve:serve", "a GGUF file behind an OpenAI-compatible server"),
     "train supervised": ("rusty_r2.train.supervised:train", "train TinyRWKVLM on shards or episodes"),
     "train ppo": ("rusty_r2.train.ppo:train", "agentic fine-tuning in the gym"),
+    "train sft": ("rusty_r2.train.sft:train", "LoRA on a borrowed model: imitate good completions"),
+    "train kto": ("rusty_r2.train.kto:train", "LoRA on a borrowed model: learn from good and bad completions"),
+    "train dpo": ("rusty_r2.train.dpo:train", "LoRA on a borrowed model: learn from pairs, better and worse"),
+    "train merge": ("rusty_r2.train.merge:merge", "an adapter and its base become one model folder"),
     "web": ("rusty_r2.web.serve:web", "one local page for traces, labels, runs, datasets and models"),
 }
 

@@ -87,7 +87,7 @@ def test_a_build_is_whole_deterministic_and_clean(sources: list[Path], tmp_path:
     made = []
     for name in ("one", "two"):
         output = tmp_path / f"{name}.jsonl"
-        config = EpisodesConfig(tuple(sources), output, count=1500, gym=12, code=(str(code),), workers=2)
+        config = EpisodesConfig(tuple(sources), output, count=1500, gym=12, lessons=20, code=(str(code),))
         assert "next: rusty train supervised" in build(config)
         made.append(output.read_text())
     assert made[0] == made[1]
