@@ -49,8 +49,10 @@ def rollout(
         seen, reward, done, cut_short, info = place.step(reply.text)
         ok = bool(info.get("valid", True) and info.get("ok", True))
         step = Step(reply.text, seen, ok, reward, [*reply.token_ids], [*reply.logprobs])
+        said = {**reply.facts, "seconds": reply.seconds, "seconds_to_first": reply.seconds_to_first}
         trace = replace(
             trace.then(step),
+            extra={**trace.extra, "replies": [*trace.extra.get("replies", ()), said]},
             total_tokens_in=trace.total_tokens_in + reply.tokens_in,
             total_tokens_out=trace.total_tokens_out + reply.tokens_out,
             llm_calls_count=trace.llm_calls_count + 1,

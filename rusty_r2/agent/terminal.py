@@ -194,7 +194,12 @@ class Talk:
         except (RustyError, KeyboardInterrupt, EOFError) as error:
             stopped = isinstance(error, (Stopped, KeyboardInterrupt, EOFError))
             self.screen.error(str(error) or "stopped")
-            trace = replace(heard.trace, ended="stopped" if stopped else type(error).__name__)
+            why = {} if stopped else {"error": str(error)}
+            trace = replace(
+                heard.trace,
+                ended="stopped" if stopped else type(error).__name__,
+                extra={**heard.trace.extra, **why},
+            )
         self._end(trace, heard.replies)
         return trace
 
