@@ -9,7 +9,7 @@ HOUSE = Path(__file__).parents[1] / "rusty_r2"
 FLOORS = [
     # ground
     {"errors", "files", "events", "machine", "redact"},
-    {"config"},
+    {"config", "executor"},
     {"hardware"},
     {"run"},
     # words

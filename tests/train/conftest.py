@@ -108,7 +108,8 @@ def small_llama(tmp_path_factory):
         tokenizer_object=words, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=2048
     )
     tokenizer.chat_template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
+        "{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
     )
     torch.manual_seed(0)

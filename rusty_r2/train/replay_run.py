@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""One run of offline GRPO: recorded groups (replay.py) as rollouts of TRL's trainer, before and after.
+
+Base and result are compared on groups kept out of training: of every two answers that were paid differently,
+how often is the better one the likelier, by the mean log-probability of its own tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rusty_r2.data import rows
+from rusty_r2.errors import DataError
+from rusty_r2.train.agent_grpo import paid, rolled_out
+from rusty_r2.train.before_after import Comparison, Drawn, Scores, both, compare
+from rusty_r2.train.encoded import Said
+from rusty_r2.train.grpo_run import GroupRun
+from rusty_r2.train.grpo_trainer import FLAT
+from rusty_r2.train.lora import Shape
+from rusty_r2.train.replay import Group, ReplayConfig, read_groups
+
+
+class Recordings:
+    """A rollout function that says what was said before."""
+
+    def __init__(self, groups: Sequence[Group], size: int, end: int) -> None:
+        self.groups, self.size, self.end = groups, size, end
+
+    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
+        first = trainer.accelerator.process_index * len(prompts)
+        said = [self._answer(int(name), (first + row) % self.size) for row, name in enumerate(prompts)]
+        rolled = rolled_out(
+            [list(self.groups[int(name)].prompt) for name in prompts],
+            [list(one[0]) for one in said],
+            [list(one[2]) for one in said],
+        )
+        return rolled | {"env_mask": [list(one[1]) for one in said], "paid": [one[3] for one in said]}
+
+    def _answer(
+        self, group: int, place: int
+    ) -> tuple[Sequence[int], Sequence[int], Sequence[float], float | None]:
+        """The answer at this place; a group that is too small is filled with words that are left out."""
+        answers = self.groups[group].answers
+        if place >= len(answers):
+            return (self.end,), (0,), (0.0,), None
+        one = answers[place]
+        return one.ids, one.own, one.logprobs, one.reward
+
+
+class Replay(GroupRun):
+    """Groups are read from a file."""
+
+    method = "replay"
+    config: ReplayConfig
+
+    def train(self) -> str:
+        config = self.config
+        found = read_groups(config.data, self.chat, config)
+        if not found.kept:
+            raise DataError(
+                f"{config.data} holds no group whose answers were paid differently: {found.told()}. "
+                "Record more: rusty collect"
+            )
+        size = max(len(group.answers) for group in found.kept)
+        shape = self.shape(size)
+        self._steps = config.max_steps or self._count(found.kept, shape, size)
+        self.begin({"rows_a_step": shape.rows, "data_digest": rows.digest(config.data.read_text())})
+        if self.run is not None:
+            print(found.told())
+        trainer = self.trainer(
+            shape,
+            size,
+            max(group.length for group in found.kept),
+            self._order(found.kept, shape, size),
+            reward_funcs=paid,
+            rollout_func=Recordings(found.kept, size, self.chat.end),
+        )
+        pairs = Pairs.of(self._held_out())
+        fitted = self.fit(trainer)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        pad = int(self.tokenizer.pad_token_id)
+        return self.conclude(trainer, fitted, pairs.compare(model, pad=pad) if len(pairs.better) else None)
+
+    @property
+    def steps(self) -> int:
+        return self._steps
+
+    def _count(self, groups: Sequence[Group], shape: Shape, size: int) -> int:
+        each = shape.rows // size
+        return max(1, round(self.config.epochs * len(groups) / each))
+
+    def _order(self, groups: Sequence[Group], shape: Shape, size: int) -> list[dict[str, Any]]:
+        """Rows for TRL's sampler: the number of a group each; at least one step's worth."""
+        names = [{"prompt": str(number)} for number in range(len(groups))]
+        many = -(-shape.rows // (size * len(names)))
+        return names * max(1, many)
+
+    def _held_out(self) -> list[Group]:
+        beside = self.config.eval_data or rows.eval_path(self.config.data)
+        if not self.config.eval_rows or not beside.is_file():
+            return []
+        return read_groups(beside, self.chat, self.config).kept[: self.config.eval_rows]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Every two answers of a group that were paid differently."""
+
+    said: list[Said]
+    better: NDArray[np.int64]
+    worse: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, groups: Sequence[Group]) -> Pairs:
+        said: list[Said] = []
+        pairs: list[tuple[int, int]] = []
+        for group in groups:
+            first = len(said)
+            said += [
+                Said([*group.prompt], [*one.ids], [own == 1 for own in one.own]) for one in group.answers
+            ]
+            for a, b in permutations(range(len(group.answers)), 2):
+                if group.answers[a].reward > group.answers[b].reward + FLAT:
+                    pairs.append((first + a, first + b))
+        places = np.array(pairs, np.int64).reshape(-1, 2)
+        return cls(said, places[:, 0], places[:, 1])
+
+    def compare(self, model: Any, *, pad: int) -> Comparison:
+        """Base and result: which of two answers is the likelier, by its mean log-probability a token."""
+
+        def right(scores: Scores, drawn: Drawn) -> float:
+            better, worse = scores.mean[self.better[drawn[0]]], scores.mean[self.worse[drawn[0]]]
+            return float((better > worse).mean())
+
+        def margin(scores: Scores, drawn: Drawn) -> float:
+            better, worse = scores.mean[self.better[drawn[0]]], scores.mean[self.worse[drawn[0]]]
+            return float((better - worse).mean())
+
+        before, after = both(model, self.said, pad=pad)
+        measures: dict[str, Callable[[Scores, Drawn], float]] = {
+            "better answer is likelier": right,
+            "margin, nats a token": margin,
+        }
+        return compare(measures, before, after, [range(len(self.better))])

@@ -1,0 +1,78 @@
+"""Work done elsewhere is the same work: order, results and errors of every engine."""
+
+import operator
+import os
+from functools import partial
+
+import pytest
+
+from rusty_r2.errors import ConfigError, TaskError
+from rusty_r2.executor import LocalExecutor, WorkerError, open_executor
+from rusty_r2.gym import catalog
+from rusty_r2.protocol import parse
+
+PID = "__import__('os').getpid()"
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with open_executor("local", workers=2) as executor:
+        yield executor
+
+
+def test_results_come_in_the_order_of_the_items(pool):
+    items = list(range(50, -50, -1))
+    assert pool.map(operator.neg, items) == [-item for item in items]
+    assert pool.map(partial(pow, 2), range(20)) == [2**item for item in range(20)]
+    assert pool.map(operator.neg, []) == []
+
+
+def test_work_really_leaves_this_process(pool):
+    there = set(pool.map(eval, [PID] * 8))
+    assert os.getpid() not in there
+    assert LocalExecutor(1).map(eval, [PID] * 3) == [os.getpid()] * 3
+
+
+def test_an_error_of_ours_crosses_the_border_whole(pool):
+    with pytest.raises(TaskError, match="there is no task 'nowhere'"):
+        pool.map(catalog.get, ["sum_list", "nowhere"])
+    with pytest.raises(Exception, match="no JSON object"):  # takes two arguments to make: does not pickle
+        pool.map(parse, ["x", "y"])
+
+
+def test_a_dead_worker_is_said_and_the_next_work_gets_new_ones():
+    with LocalExecutor(2) as executor:
+        with pytest.raises(WorkerError, match="--workers 1"):
+            executor.map(os._exit, [1, 1])
+        assert executor.map(operator.neg, [1, 2]) == [-1, -2]
+
+
+def test_tasks_and_verdicts_are_the_same_in_every_process(pool):
+    names = [task.name for task in catalog.tasks("train", count=6, difficulty=1)]
+    assert pool.map(catalog.get, names) == LocalExecutor(1).map(catalog.get, names)
+
+
+@pytest.mark.parametrize(
+    ("engine", "workers", "said"), [("spark", 1, "say local or ray"), ("local", -1, "--workers")]
+)
+def test_what_does_not_exist_is_refused(engine, workers, said):
+    with pytest.raises(ConfigError, match=said):
+        open_executor(engine, workers=workers)
+
+
+@pytest.mark.filterwarnings("ignore")  # Ray's own: files and processes it leaves to the interpreter's end
+def test_a_real_ray_gives_what_the_pool_gives(pool, monkeypatch):
+    pytest.importorskip("ray", reason="ray is not installed; to run this: pip install 'rusty-r2[ray]'")
+    from rusty_r2.train.grpo_rewards import Attempt, attempt
+
+    tries = [
+        Attempt("remove-1-train-0", '{"action": "CMD", "command": "rm notion-backup.txt"}'),
+        Attempt("remove-1-train-0", '{"action": "CMD", "command": "ls"}'),
+        Attempt("remove-1-train-0", "Sure! Here is how."),
+        Attempt("rename-1-train-0", '{"action": "CMD", "command": "mv reason_friend.log bee.csv"}'),
+    ]
+    with open_executor("ray", workers=1) as executor:
+        assert executor.map(operator.neg, range(10)) == pool.map(operator.neg, range(10))
+        assert executor.map(attempt, tries) == pool.map(attempt, tries)
+        with pytest.raises(TaskError, match="there is no task 'nowhere'"):
+            executor.map(catalog.get, ["nowhere"])
