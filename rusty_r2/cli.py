@@ -59,7 +59,7 @@ COMMANDS = {
     "train supervised": ("rusty_r2.train.supervised:train", "train TinyRWKVLM on shards or episodes"),
     "train ppo": ("rusty_r2.train.ppo:train", "agentic fine-tuning in the gym"),
     "train sft": ("rusty_r2.train.sft:train", "LoRA on a borrowed model: imitate good completions"),
-    "train kto": ("rusty_r2.train.kto:train", "LoRA on a borrowed model: learn from good and bad completions"),
+    "train kto": ("rusty_r2.train.kto:train", "LoRA on a borrowed model: learn from good and bad"),
     "train dpo": ("rusty_r2.train.dpo:train", "LoRA on a borrowed model: learn from pairs, better and worse"),
     "train merge": ("rusty_r2.train.merge:merge", "an adapter and its base become one model folder"),
     "web": ("rusty_r2.web.serve:web", "one local page for traces, labels, runs, datasets and models"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """An adapter and its base become one model folder, with a card that says where everything came from.
 
-    rusty train merge runs/kto-1                   runs/kto-1/merged: from_pretrained and the GGUF export read it
+    rusty train merge runs/kto-1                   runs/kto-1/merged, read by from_pretrained and the export
     rusty train merge runs/kto-1 --adapter-only    runs/kto-1/adapter, to share without the base
 
 The card follows the line back: traces, rows (their digest), options, adapter, merged model, and the table of
