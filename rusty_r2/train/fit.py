@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,7 +177,9 @@ def fit(
     trainer.add_callback(callback)
     began = time.monotonic()
     try:
-        with callback.stop:
+        with callback.stop, warnings.catch_warnings():
+            # an adapter on an adapter: the one below has no config.json of a model, nor needs one
+            warnings.filterwarnings("ignore", "Could not find a config file")
             trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):

@@ -81,6 +81,17 @@ def test_it_learns_what_is_good_and_says_so_in_the_run(tiny_llama, rows, tmp_pat
     assert "{'loss'" not in said.out + said.err, "the library talks over us"
 
 
+def test_a_result_worse_than_its_base_is_marked(tiny_llama, rows, tmp_path, capsys):
+    """Held-out rows that say the contrary of what was learned."""
+    held = write(
+        tmp_path / "held.jsonl", [{**row(n, n % 2 == 0), "label": n % 2 == 1} for n in range(20, 30)]
+    )
+    folder = train(quick(tiny_llama, rows, tmp_path / "run", eval_data=held))
+    assert json.loads((folder / "run.json").read_text())["worse"] is True
+    assert "by margin the result is worse than its base" in capsys.readouterr().err
+    assert "not to be promoted" in (folder / "README.md").read_text()
+
+
 def test_our_own_rwkv_is_a_base_like_any_other(tiny_rwkv, rows, tmp_path):
     folder = train(quick(tiny_rwkv, rows, tmp_path / "run", max_steps=4))
     told = json.loads((folder / "run.json").read_text())
