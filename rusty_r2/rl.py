@@ -46,6 +46,9 @@ MODULES = {
     "rusty_r2.export.gguf": ("GGUFExporter",),
     "rusty_r2.export.hosting": ("OllamaHostingProfile",),
     "rusty_r2.export.ollama": ("OllamaDeployer",),
+    "rusty_r2.export.pipeline": ("ExportPipeline", "quick_export"),
+    "rusty_r2.loop.pipeline": ("TrainingPipeline",),
+    "rusty_r2.registry": ("Registry",),
 }
 _WHERE = {name: module for module, names in MODULES.items() for name in names}
 

@@ -17,15 +17,16 @@ FLOORS = [
     {"trace"},
     {"tables"},
     {"store"},
-    {"archive"},
+    {"archive", "registry"},
     # rooms
     {"lm", "gym"},
     {"agent", "rewards"},
     {"data"},
     {"eval"},
     {"train", "export"},
+    {"loop"},
     # doors
-    {"doctor", "rl", "web", "traces"},
+    {"doctor", "rl", "web", "traces", "models"},
     {"cli", "welcome"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

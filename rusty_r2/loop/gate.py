@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""The gate of the loop: may this artefact take the place of the one in use?
+
+Three questions, each of which can say no. Is the file the model (export/check.py, for GGUF files)? Did
+training make it worse by its own held-out rows (the run's before and after)? Does it still know what
+the one in use knows: held-out tasks of the gym, and questions with known answers (probes.toml, or the user's
+own), which a poisoned or overtrained model fails first. `worse` means beyond what chance makes of equals.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rusty_r2.config import read
+from rusty_r2.errors import ConfigError
+from rusty_r2.eval.rates import Rate, better
+from rusty_r2.registry import Gate
+
+PROBES = Path(__file__).with_name("probes.toml")
+ANSWER = 32
+"""tokens of an answer to a probe"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measure of the old and the new."""
+
+    name: str
+    old: Rate
+    new: Rate
+    samples: list[dict[str, str]] = field(default_factory=list)
+    """some answers of both, to read"""
+
+    @property
+    def worse(self) -> bool:
+        return better(self.old, self.new)
+
+    @property
+    def improved(self) -> bool:
+        return better(self.new, self.old)
+
+    @property
+    def verdict(self) -> str:
+        return "worse" if self.worse else "better" if self.improved else "no sure difference"
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "old": _rate(self.old),
+            "new": _rate(self.new),
+            "verdict": self.verdict,
+            "samples": self.samples,
+        }
+
+
+def probe(files: dict[str, str], questions: Path = PROBES, threads: int = 0) -> Measured:
+    """Ask the GGUF files `old` and `new` every probe, greedily, and count the right answers."""
+    from rusty_r2.lm.llama import Llama
+
+    asked = read_probes(questions)
+    answers: dict[str, list[str]] = {}
+    for who in ("old", "new"):
+        with Llama(files[who], context=512, threads=threads or None) as model:
+            answers[who] = [
+                model.chat([{"role": "user", "content": one["ask"]}], max_new_tokens=ANSWER).text
+                for one in asked
+            ]
+            _say(f"   {len(asked)} questions asked of {Path(files[who]).name}")
+    right = {
+        who: [is_right(text, one["any"]) for text, one in zip(said, asked, strict=True)]
+        for who, said in answers.items()
+    }
+    order = sorted(range(len(asked)), key=lambda at: right["old"][at] == right["new"][at])
+    samples = [
+        {"asked": asked[at]["ask"], "old": answers["old"][at], "new": answers["new"][at]} for at in order[:8]
+    ]
+    rates = {who: Rate(sum(passed), len(passed)) for who, passed in right.items()}
+    return Measured("questions with known answers", rates["old"], rates["new"], samples)
+
+
+def read_probes(path: Path) -> list[dict[str, Any]]:
+    """The questions of a file, checked."""
+    found = read(path).get("probe")
+    if not isinstance(found, list) or not found:
+        raise ConfigError(f"{path} holds no [[probe]] with `ask` and `any`")
+    for number, one in enumerate(found, 1):
+        words = one.get("any")
+        if not isinstance(one.get("ask"), str) or not isinstance(words, list) or not words:
+            raise ConfigError(f"{path}, probe {number}: `ask` is a text and `any` a list of right words")
+    return found
+
+
+def is_right(answer: str, words: Sequence[str]) -> bool:
+    """Whether one of the words stands in the answer as a word."""
+    return any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", answer, re.IGNORECASE) for word in words)
+
+
+def play(old: str, new: str, count: int) -> list[Measured]:
+    """Held-out tasks of the gym, the same for both: solved, and replies that are actions at all."""
+    from rusty_r2.eval import gym
+    from rusty_r2.eval.mind import Speech, open_mind
+    from rusty_r2.gym.env import EnvConfig
+
+    passed, samples = {}, []
+    for who, address in (("old", old), ("new", new)):
+        mind = open_mind(address)
+        shown = () if mind.ours else gym.shots(2, 0)
+        found = mind.play(
+            list(enumerate(gym.tasks(count))), Speech(max_new_tokens=128), EnvConfig(max_turns=3), shown
+        )
+        counted = [one for one in found if not one.masked]
+        passed[who] = Rate(sum(one.passed for one in counted), len(counted))
+        samples.append({one.task.name: (one.replies or ("",))[0] for one in counted[:4]})
+        _say(f"   {count} tasks played by {address}")
+    told = [
+        {"asked": name, "old": said, "new": samples[1].get(name, "")}
+        for name, said in list(samples[0].items())[:4]
+    ]
+    return [Measured("held-out tasks of the gym", passed["old"], passed["new"], told)]
+
+
+def conclude(
+    sha256: str,
+    *,
+    file_problems: Sequence[str] = (),
+    measured: Sequence[Measured] = (),
+    run: dict[str, Any] | None = None,
+) -> Gate:
+    """All answers as one."""
+    reasons = [*file_problems]
+    said = run or {}
+    worse = bool(said.get("worse")) or said.get("compared") == "worse"
+    if worse:
+        reasons.append("its own held-out rows: worse than its base")
+    for one in measured:
+        if one.worse:
+            worse = True
+            reasons.append(f"{one.name}: {one.new} where the one in use has {one.old}")
+    return Gate(not file_problems, sha256, worse, tuple(reasons))
+
+
+def run_facts(run: Path) -> dict[str, Any]:
+    """What a training run noted about itself."""
+    try:
+        found = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rate(rate: Rate) -> dict[str, Any]:
+    return {"passed": rate.passed, "total": rate.total, "low": rate.low, "high": rate.high}
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
