@@ -39,6 +39,82 @@ def smollm2(data_home, request, monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def kept_smollm2(request):
+    """The same for a whole session of tests: the folder itself."""
+    pytest.importorskip("transformers", reason="pip install 'rusty-r2[lora]'")
+    from rusty_r2.errors import MissingExtra
+    from rusty_r2.lm import smollm2
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RUSTY_HOME", str(request.config.cache.mkdir("smollm2")))
+        try:
+            return smollm2.folder()
+        except MissingExtra as error:
+            pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def small_gguf(request):
+    """SmolLM2 cut to its first two layers: real tokenizer, template and weights, and no sense at all."""
+    gguf = pytest.importorskip("gguf", reason="pip install 'rusty-r2[export]'")
+    pytest.importorskip("xllamacpp", reason="pip install 'rusty-r2[export]'")
+    from rusty_r2.errors import MissingExtra
+    from rusty_r2.lm import smollm2
+
+    target = Path(request.config.cache.mkdir("smollm2")) / "two-layers.gguf"
+    if not target.is_file():
+        try:
+            source = smollm2.gguf_file()
+        except MissingExtra as error:
+            pytest.skip(str(error))
+        beside = target.with_suffix(f".{os.getpid()}")
+        _first_layers(gguf, source, beside, 2)
+        beside.replace(target)
+    return target
+
+
+def _first_layers(gguf, source, target, layers):
+    reader, writer = gguf.GGUFReader(source), gguf.GGUFWriter(target, "llama")
+    for name, entry in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        value = layers if name == "llama.block_count" else entry.contents()
+        inner = entry.types[-1] if entry.types[0] == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(name, value, entry.types[0], sub_type=inner)
+    for tensor in reader.tensors:
+        room, _, rest = tensor.name.partition(".")
+        if room != "blk" or int(rest.partition(".")[0]) < layers:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.fixture(scope="session")
+def small_llama(small_gguf):
+    """That file, opened by llama.cpp."""
+    from rusty_r2.lm.llama import Llama
+
+    with Llama(small_gguf, context=1024) as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def small_transformer(kept_smollm2):
+    """The same two layers in transformers."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    from rusty_r2.lm.transformer import Transformer
+
+    logging.set_verbosity_error()  # it would list the layers that were left out
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(kept_smollm2, num_hidden_layers=2, local_files_only=True)
+    return Transformer(model, AutoTokenizer.from_pretrained(kept_smollm2), context=1024)
+
+
+@pytest.fixture(scope="session")
 def postgres_url():
     """A PostgreSQL server of our own, gone after the tests."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))

@@ -39,6 +39,8 @@ MAGIC = b"GGUF"
 CACHE_MIB = 1024
 """memory for conversations that are not the newest"""
 GREEDY = Sampling(temperature=0)
+TIGHT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON as Python spells it: where any amount of space is allowed, a small model says nothing else"""
 
 
 @dataclass(frozen=True)
@@ -322,7 +324,7 @@ def _request(
     if grammar:
         asked["grammar"] = grammar
     elif json_schema is not None:
-        asked["json_schema"] = json_schema
+        asked["json_schema"] = {**json_schema, "x-guidance": TIGHT}
     return asked
 
 
