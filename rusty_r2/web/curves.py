@@ -104,7 +104,7 @@ def _ticks(low: float, high: float, wanted: int) -> list[float]:
     rough = (high - low) / wanted
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * many for many in (1, 2, 5, 10) if size * many >= rough)
-    return [round(place * step, 12) for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [float(f"{n * step:.12g}") for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _thin(points: Sequence[Point]) -> list[Point]:

@@ -25,6 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 COOKIE = "rusty_pass"
 LARGEST = 64 * 1024
 """bytes of a request; a label and a long note are far below"""
+LONGEST = 8 * 1024
+"""bytes of an address"""
 FIELDS = 64
 POLICY = "; ".join(
     (
@@ -89,6 +91,8 @@ class Guard:
         """The answer to a request that does not pass; None lets it through."""
         if headers.getlist("host") != [headers.get("host")] or not self.answers_to(headers["host"]):
             return PlainTextResponse("rusty web does not answer to this host name\n", 421)
+        if len(scope["raw_path"]) + len(scope["query_string"]) > LONGEST:
+            return PlainTextResponse(f"an address holds at most {LONGEST:,} bytes\n", 414)
         if scope["method"] not in ("GET", "HEAD", "POST"):
             return PlainTextResponse("this page knows GET, HEAD and POST\n", 405)
         if not headers.get("content-length", "0").isdecimal() or "transfer-encoding" in headers:

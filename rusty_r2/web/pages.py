@@ -26,12 +26,14 @@ from rusty_r2.web.shelf import anchor
 
 HERE = Path(__file__).parent
 STATIC = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127) if chr(code) not in "\n\t"}
+"""spelt in letters: not every font has pictures of them"""
 ROOMS = (
     ("1", "/traces", "Traces"),
     ("2", "/label", "Label"),
     ("3", "/agreement", "Agreement"),
     ("4", "/runs", "Runs"),
-    ("5", "/shelf", "Shelf"),
+    ("5", "/shelf", "Models"),
 )
 
 
@@ -66,7 +68,9 @@ class Templates:
         )
         self.environment.filters |= {
             "short": short,
-            "brief": one_line,
+            "brief": brief,
+            "lead": lead,
+            "size": size,
             "number": curves.number,
             "anchor": anchor,
         }
@@ -91,13 +95,35 @@ class Templates:
 def shown(value: Any) -> Any:
     """The gate: words of others made visible; what a macro of ours made is whole already."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return neutral(value)
+        return neutral(spelt(value))
     return value
 
 
 def to(path: str, **query: str) -> str:
     """An address on this page."""
     return f"{path}?{urlencode(query, quote_via=quote, errors='replace')}" if query else path
+
+
+def spelt(text: str) -> str:
+    return text.replace("\r\n", "\n").translate(CONTROLS)
+
+
+def brief(text: str, width: int = 200) -> str:
+    """On one line, the middle cut where it is long."""
+    return one_line(spelt(text), width)
+
+
+def lead(text: str, width: int) -> str:
+    """How a text begins, on one line."""
+    start = " ".join(text[: 4 * width].split())
+    return start if len(start) <= width else f"{start[:width]}…"
+
+
+def size(count: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:,.1f} {unit}"
+    return f"{count} bytes"
 
 
 def short(trace_id: str) -> str:

@@ -107,10 +107,10 @@ class Site:
         from rusty_r2.web.shelf import Shelf
 
         learned = config.learned or home() / "models" / "learned_reward.npz"
-        rooms = Rooms(
+        self.rooms = Rooms(
             self.store, Templates(self.keys), Runs(config.runs), Shelf(config.folder), learned, config.who
         )
-        guarded: Any = Guard(app(rooms, self.keys), self.keys, config.host)
+        guarded: Any = Guard(app(self.rooms, self.keys), self.keys, config.host)
         quiet = {"log_level": "error", "access_log": False, "server_header": False, "proxy_headers": False}
         limits = {"limit_concurrency": 100, "timeout_keep_alive": 30, "timeout_graceful_shutdown": 2}
         return uvicorn.Server(
