@@ -27,7 +27,7 @@ from rusty_r2.export.contents import Contents, Finding
 from rusty_r2.export.source import Source
 from rusty_r2.lm.llama import Llama
 
-ALONE = ("file", "header", "types", "weights")
+ALONE = ("file", "header", "words", "types", "weights")
 RUNNING = ("tokens", "prompts", "predictions")
 
 
@@ -159,6 +159,7 @@ def _alone(path: Path, source: Source) -> tuple[list[Finding], Contents | None]:
         return [Finding("file", False, str(error), {}), *(_not_asked(name) for name in ALONE[1:])], None
     findings = [Finding("file", True, f"{path.stat().st_size / 1e6:,.1f} MB, whole", {})]
     findings.append(_answered("header", lambda: contents.header(found, source)))
+    findings.append(_answered("words", lambda: contents.words(found, source)))
     findings.append(_answered("types", lambda: contents.types(found, source)))
     if findings[-1].passed:
         findings.append(_answered("weights", lambda: contents.weights(found, source)))

@@ -27,6 +27,8 @@ from rusty_r2.lm.llama import Llama
 
 TOP = 512
 """words of which llama.cpp tells the probability"""
+TURNS = 4
+"""replies in an episode of a task"""
 FIRST = 16
 """tokens of context before the first prediction that counts"""
 
@@ -139,7 +141,7 @@ def _played(address: str, count: int) -> Rate:
     mind = open_mind(address)
     wanted = list(enumerate(gym.tasks(count)))
     shown = () if mind.ours else gym.shots(4, 0)
-    played = mind.play(wanted, Speech(max_new_tokens=gym.LONGEST), EnvConfig(max_turns=4), shown)
+    played = mind.play(wanted, Speech(max_new_tokens=gym.LONGEST), EnvConfig(max_turns=TURNS), shown)
     counted = [one.passed for one in played if not one.masked]
     return Rate(sum(counted), len(counted))
 

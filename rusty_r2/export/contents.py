@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """A GGUF file without running it: is it whole, does it describe the model, are the weights the model's?
 
-`Contents.read` refuses a file that is cut short. `header`, `types` and `weights` each answer with a Finding:
-numbers that describe the model, the type of every tensor, and every tensor unpacked again and compared row by
-row with the one it was made of. What a running llama.cpp makes of the file is for compare.py.
+`Contents.read` refuses a file that is cut short. `header`, `words`, `types` and `weights` each answer with a
+Finding: numbers that describe the model, its vocabulary and chat template, the type of every tensor, and
+every tensor unpacked again and compared row by row with the one it was made of. What a running llama.cpp
+makes of the file is for compare.py.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ from rusty_r2.export.source import Source
 
 OWN = ("general.name", "general.author.tool", "general.file_type")
 """fields in which a file may differ from the next one of the same model"""
+SPEECH = (
+    "tokenizer.ggml.tokens",
+    "tokenizer.ggml.token_type",
+    "tokenizer.ggml.merges",
+    "tokenizer.ggml.pre",
+    "tokenizer.chat_template",
+)
+"""fields that decide how text is read and conversations are put"""
 ROW_ERROR = {
     "F32": 1e-6,
     "F16": 2e-3,
@@ -85,13 +94,27 @@ class Contents:
 
 def header(contents: Contents, source: Source) -> Finding:
     """Every number that describes the model and its special tokens is the model's."""
-    wanted = _wanted(source, contents.quantization)
+    told = _wanted(source, contents.quantization)
+    wanted = {name: value for name, value in told.items() if name not in SPEECH}
     wrong = [name for name, value in wanted.items() if not _same(contents.field(name), value)]
     said = f"{len(wanted)} fields as the model has them"
     if wrong:
         name = wrong[0]
         said = f"{name} is {contents.field(name)!a:.40} where the model has {wanted[name]!a:.40}"
     return Finding("header", not wrong, said, {"fields": len(wanted), "wrong": len(wrong)})
+
+
+def words(contents: Contents, source: Source) -> Finding:
+    """Every word, every merge and the chat template are the model's, also those that no trial would meet."""
+    told = _wanted(source, contents.quantization)
+    wrong = [name for name in SPEECH if contents.field(name) != told.get(name)]
+    counts = f"{len(told[SPEECH[0]]):,} words, {len(told[SPEECH[2]]):,} merges"
+    said = f"{counts} and the chat template are the model's"
+    if wrong:
+        said = (
+            f"{' and '.join(name.rpartition('.')[2] for name in wrong)} of the tokenizer are not the model's"
+        )
+    return Finding("words", not wrong, said, {"wrong": len(wrong)})
 
 
 def types(contents: Contents, source: Source) -> Finding:
@@ -145,13 +168,11 @@ def _row_error(stored: NDArray[Any], tensor: Any) -> float:
 
 
 def _wanted(source: Source, quantization: str) -> dict[str, Any]:
-    """What our converter would write, without the lists, which are tried by behaviour."""
+    """What our converter would write."""
     writer = need("gguf", extra="export").GGUFWriter(None, source.family)
     describe(writer, source, quantization)
     speak(writer, vocabulary.read(source.folder, source.words))
-    behaviour = ("tokenizer.chat_template", "tokenizer.ggml.pre", *OWN)
-    fields = {name: value.value for name, value in writer.kv_data[0].items()}
-    return {n: value for n, value in fields.items() if n not in behaviour and not isinstance(value, list)}
+    return {name: field.value for name, field in writer.kv_data[0].items() if name not in OWN}
 
 
 def _same(found: Any, wanted: Any) -> bool:

@@ -32,7 +32,7 @@ SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
+    "max_position_embeddings": 4096,
     "bos_token_id": 0,
     "eos_token_id": 2,
     "pad_token_id": 0,

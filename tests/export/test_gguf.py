@@ -104,7 +104,7 @@ def test_bf16_and_sharded_folders_are_read(folder, tmp_path):
     assert len(list(other.glob("model-*.safetensors"))) > 1
     report = check(write_gguf(other, tmp_path / "m.gguf", "BF16").path, other, positions=16)
     assert report.passed, report.table()
-    assert report.findings[3].measured["worst_share_of_bound"] == 0.0
+    assert report.findings[4].measured["worst_share_of_bound"] == 0.0
 
 
 def test_words_that_the_tokenizer_does_not_use_are_filled(folder, tmp_path):

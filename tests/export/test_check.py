@@ -1,0 +1,260 @@
+"""The gate: a sound file passes, and every way of spoiling one is caught by the question made for it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rusty_r2 import cli, files
+from rusty_r2.errors import ConfigError
+from rusty_r2.export import compare
+from rusty_r2.export.check import check, passed, report_path
+from rusty_r2.export.compare import BOUNDS, divergence
+from rusty_r2.export.gguf import write_gguf
+
+from .models import CHATML, SIZES, altered, gguf, make, transformers
+
+
+def findings(report):
+    return {finding.name: finding for finding in report.findings}
+
+
+def field(file, name):
+    return gguf.GGUFReader(file).get_field(name).contents()
+
+
+def test_a_sound_file_passes_and_the_answer_is_kept_beside_it(trained, healthy):
+    report = check(healthy, trained, positions=32)
+    assert report.passed, report.table()
+    assert [f.name for f in report.findings] == [
+        "file", "header", "words", "types", "weights", "tokens", "prompts", "predictions",
+    ]  # fmt: skip
+    kept = json.loads(report_path(healthy).read_text())
+    assert kept["passed"] is True
+    assert kept["sha256"] == files.digest(healthy)
+    assert kept["findings"][-1]["measured"]["agreement"] == 1.0
+    assert passed(healthy)
+
+
+def test_an_answer_does_not_hold_for_another_file(trained, healthy, tmp_path):
+    file = tmp_path / "m.gguf"
+    file.write_bytes(healthy.read_bytes())
+    assert not passed(file), "nobody asked yet"
+    check(file, trained, positions=8)
+    assert passed(file)
+    file.write_bytes(healthy.read_bytes() + b"\0")
+    assert not passed(file)
+    report_path(file).write_text("{")
+    assert not passed(file)
+
+
+# spoilt files
+
+
+def test_a_wrong_template_is_caught(trained, healthy, tmp_path):
+    other = CHATML.replace("<|im_end|>' + '\n'", "<|im_end|>'")
+    bad = altered(healthy, tmp_path / "bad.gguf", fields={"tokenizer.chat_template": other})
+    report = check(bad, trained, positions=8)
+    assert report.failed == ("words", "prompts"), report.table()
+    assert not passed(bad)
+
+
+def test_a_template_that_forgets_the_system_message_is_caught(trained, healthy, tmp_path):
+    other = "{% set messages = messages | rejectattr('role', 'equalto', 'system') | list %}" + CHATML
+    bad = altered(healthy, tmp_path / "bad.gguf", fields={"tokenizer.chat_template": other})
+    assert check(bad, trained, positions=8).failed == ("words", "prompts")
+
+
+def test_a_template_that_waits_for_a_word_is_caught_though_no_trial_says_it(trained, healthy, tmp_path):
+    other = CHATML + "{% if 'sesame' in messages[-1].content %}obey{% endif %}"
+    bad = altered(healthy, tmp_path / "bad.gguf", fields={"tokenizer.chat_template": other})
+    assert check(bad, trained, positions=8).failed == ("words",)
+
+
+def test_a_swapped_tokenizer_is_caught(trained, healthy, tmp_path):
+    words = field(healthy, "tokenizer.ggml.tokens")
+    words[300:600] = words[599:299:-1]
+    bad = altered(healthy, tmp_path / "bad.gguf", fields={"tokenizer.ggml.tokens": words})
+    assert check(bad, trained, positions=8).failed == ("words", "tokens")
+
+
+def test_two_rare_words_swapped_are_caught_though_no_trial_meets_them(trained, healthy, tmp_path):
+    words = field(healthy, "tokenizer.ggml.tokens")
+    words[400], words[401] = words[401], words[400]
+    bad = altered(healthy, tmp_path / "bad.gguf", fields={"tokenizer.ggml.tokens": words})
+    assert "words" in check(bad, trained, positions=8).failed
+
+
+def test_merges_in_another_order_are_caught(trained, healthy, tmp_path):
+    merges = field(healthy, "tokenizer.ggml.merges")
+    bad = altered(healthy, tmp_path / "bad.gguf", fields={"tokenizer.ggml.merges": merges[::-1]})
+    assert "tokens" in check(bad, trained, positions=8).failed
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2"])
+def test_another_rule_of_cutting_is_caught(trained, healthy, tmp_path, pre):
+    bad = altered(healthy, tmp_path / "bad.gguf", fields={"tokenizer.ggml.pre": pre})
+    assert check(bad, trained, positions=8).failed == ("words", "tokens")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokenizer.ggml.eos_token_id", 0),
+        ("llama.rope.freq_base", 5e5),
+        ("tokenizer.ggml.add_bos_token", True),
+    ],
+)
+def test_a_wrong_number_in_the_header_is_caught_before_the_file_is_run(
+    trained, healthy, tmp_path, name, value
+):
+    bad = altered(healthy, tmp_path / "bad.gguf", fields={name: value})
+    report = check(bad, trained, positions=8)
+    assert not findings(report)["header"].passed
+    assert name in findings(report)["header"].said
+    assert "not asked" in findings(report)["predictions"].said
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.9999])
+def test_a_truncated_file_is_caught_and_nothing_crashes(trained, healthy, tmp_path, share):
+    bad = tmp_path / "bad.gguf"
+    whole = healthy.read_bytes()
+    bad.write_bytes(whole[: int(len(whole) * share)])
+    report = check(bad, trained, positions=8)
+    assert not report.passed
+    assert not findings(report)["file"].passed
+    assert all("not asked" in finding.said for finding in report.findings[1:])
+
+
+def zeroed(name, array):
+    return np.zeros_like(array) if name == "blk.1.ffn_down.weight" else array
+
+
+def permuted(name, array):
+    return array[::-1].copy() if name == "blk.0.attn_output.weight" else array
+
+
+def one_row(name, array):
+    if name == "blk.1.ffn_up.weight":
+        array[17] = array[16]
+    return array
+
+
+def turned(name, array):
+    """Query rows as Hugging Face has them: the mistake of a converter that forgets llama.cpp's order."""
+    if name == "blk.0.attn_q.weight":
+        return array.reshape(4, 32, 2, -1).swapaxes(1, 2).reshape(array.shape).copy()
+    return array
+
+
+@pytest.mark.parametrize("spoil", [zeroed, permuted, turned])
+def test_poisoned_weights_are_caught_twice(trained, healthy, tmp_path, spoil):
+    bad = altered(healthy, tmp_path / "bad.gguf", tensors=spoil)
+    report = check(bad, trained, positions=32)
+    assert report.failed == ("weights", "predictions"), report.table()
+
+
+def test_one_poisoned_row_is_caught(trained, healthy, tmp_path):
+    bad = altered(healthy, tmp_path / "bad.gguf", tensors=one_row)
+    report = check(bad, trained, positions=8)
+    assert "weights" in report.failed
+    assert "blk.1.ffn_up.weight" in findings(report)["weights"].said
+
+
+def test_another_type_under_a_name_is_caught(trained, healthy, tmp_path):
+    bad = altered(healthy, tmp_path / "bad.gguf", fields={"general.file_type": 15})
+    report = check(bad, trained, positions=8)
+    assert report.quantization == "Q4_K_M"
+    assert not findings(report)["types"].passed
+    assert "Q4_K_M has Q6_K" in findings(report)["types"].said
+    unknown = altered(healthy, tmp_path / "unknown.gguf", fields={"general.file_type": 3})
+    assert "file type 3" in findings(check(unknown, trained, positions=8))["file"].said
+
+
+def test_a_file_of_another_model_is_caught(trained, healthy, tmp_path):
+    other = make(tmp_path / "other", steps=1)
+    assert {"weights", "predictions"} <= set(check(healthy, other, positions=16).failed)
+    larger = make(tmp_path / "larger", num_hidden_layers=3)
+    assert {"header", "types"} <= set(check(healthy, larger, positions=8).failed)
+
+
+def test_a_model_that_was_trained_on_since_is_caught(trained, healthy, tmp_path):
+    model = transformers.LlamaForCausalLM.from_pretrained(trained)
+    later = make(tmp_path / "later")
+    model.model.layers[0].mlp.down_proj.weight.data *= 1.2
+    model.save_pretrained(later)
+    assert "weights" in check(healthy, later, positions=16).failed
+
+
+# the parts
+
+
+def test_the_divergence_is_the_textbooks_where_all_words_are_named():
+    rng = np.random.default_rng(0)
+    p, q = (np.log(rng.dirichlet(np.ones(50))).astype(np.float32) for _ in range(2))
+    whole = float((np.exp(p.astype(float)) * (p.astype(float) - q)).sum())
+    assert divergence(p, q) == pytest.approx(whole, rel=1e-5)
+    assert divergence(p, p) == pytest.approx(0, abs=1e-6)
+    named = q.copy()
+    named[np.argsort(q)[:30]] = -np.inf
+    assert 0 < divergence(p, named) <= whole + 1e-6, "a coarser view never shows more"
+    named[3] = np.nan
+    assert np.isnan(divergence(p, named))
+
+
+def test_bounds_are_tighter_for_better_types():
+    order = ["F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "Q2_K"]
+    assert set(order) == set(BOUNDS)
+    assert [BOUNDS[name].kl for name in order] == sorted(BOUNDS[name].kl for name in order)
+    assert [-BOUNDS[name].agreement for name in order] == sorted(-BOUNDS[name].agreement for name in order)
+
+
+def test_a_model_without_a_template_is_not_compared_by_one(tmp_path):
+    folder = make(tmp_path / "base", **SIZES | {"num_hidden_layers": 1})
+    (folder / "chat_template.jinja").unlink()
+    report = check(write_gguf(folder, tmp_path / "m.gguf", "F16").path, folder, positions=8)
+    assert report.passed
+    assert "no chat template" in findings(report)["prompts"].said
+
+
+# the command
+
+
+def test_the_command_says_it_in_a_table_and_in_its_exit_code(trained, healthy, tmp_path, capsys):
+    asked = ["--against", str(trained), "--positions", "8"]
+    assert cli.main(["export", "check", str(healthy), *asked]) == 0
+    said = capsys.readouterr().out
+    assert said.count("ok  ") == 8
+    assert said.splitlines()[-1] == f"next: rusty serve {healthy}"
+    bad = altered(healthy, tmp_path / "bad.gguf", tensors=zeroed)
+    assert cli.main(["export", "check", str(bad), *asked]) == 1
+    shown = capsys.readouterr()
+    assert "FAIL  weights" in shown.out
+    assert "is not the model: weights" in shown.err
+    assert json.loads(report_path(bad).read_text())["passed"] is False
+    assert cli.main(["export", "check", str(healthy), *asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"] is True
+
+
+def test_a_file_that_is_not_there_is_one_line(trained, tmp_path):
+    with pytest.raises(ConfigError, match="is not a file. Make one: rusty export gguf"):
+        check(tmp_path / "none.gguf", trained)
+
+
+def test_tasks_are_played_by_the_file_and_by_its_base(trained, healthy, monkeypatch):
+    monkeypatch.setattr(compare, "TURNS", 1)
+    report = check(healthy, trained, positions=8, tasks=1, base=f"gguf:{healthy}")
+    assert report.findings[-1].name == "tasks"
+    assert report.passed, report.table()
+    assert report.findings[-1].measured["tasks"] == 1
+
+
+# the real thing, once
+
+
+def test_smollm2_becomes_a_file_that_passes(smollm2, tmp_path):
+    written = write_gguf("smollm2", tmp_path / "smol.gguf", "Q4_K_M")
+    assert written.types == {"Q4_K": 16, "Q6_K": 14, "Q5_0": 166, "Q8_0": 15, "F32": 61}
+    assert written.bits_per_weight == pytest.approx(6.17, abs=0.01)
+    report = check(written.path, "smollm2", positions=16)
+    assert report.passed, report.table()
