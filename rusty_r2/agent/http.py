@@ -6,10 +6,10 @@
 
 Replies stream; a server that cannot be reached or is busy is asked again, a few times and ever later; one
 that falls silent is given up. With the grammar the protocol's schema goes along, as `format` or
-`response_format`; a server that refuses it is asked without, and the reply's facts say so. A prompt that was
-cut to fit the context is an error: an agent that lost its beginning must not act. A key is read from
-RUSTY_API_KEY or OPENAI_API_KEY when it is sent, is kept nowhere, and goes over plain http only to this
-machine. Ollama is looked for at OLLAMA_HOST. How lines travel is in wire.py.
+`response_format`, and to llama.cpp the grammar itself; a server that refuses that is asked without, and the
+reply's facts say so. A prompt that was cut to fit the context is an error: an agent that lost its beginning
+must not act. A key is read from RUSTY_API_KEY or OPENAI_API_KEY when it is sent, is kept nowhere, and goes
+over plain http only to this machine. Ollama is looked for at OLLAMA_HOST. How lines travel is in wire.py.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rusty_r2.agent.prompt import Turn, conversation
 from rusty_r2.agent.speech import messages
 from rusty_r2.agent.wire import Refused, Wire, is_here
 from rusty_r2.errors import PolicyError
+from rusty_r2.lm.grammar import gbnf
 from rusty_r2.protocol import schema
 from rusty_r2.trace import ExecutionTrace
 
@@ -208,17 +209,22 @@ class OpenAIPolicy(HttpPolicy):
         url, _, model = address.partition("#")
         wire = Wire(url.rstrip("/"), key=_key)
         super().__init__(wire, model, options, name=address)
-        self.model = model or self._only_model()
+        known = self._models(needed=not model)
+        self.model = model or (str(known[0].get("id", "")) if len(known) == 1 else "")
         if not self.model:
-            raise PolicyError(f"{url} has several models or names none. Say which: {url}#MODEL")
+            names = ", ".join(str(entry.get("id", "")) for entry in known[:8])
+            raise PolicyError(f"{url} has {len(known)} models ({names}). Say which: {url}#MODEL")
         self.digest = self.model
+        if self.options.grammar and any(entry.get("owned_by") == "llamacpp" for entry in known):
+            self._formats.insert(0, "grammar")
 
-    def _only_model(self) -> str:
+    def _models(self, *, needed: bool) -> list[dict[str, Any]]:
         try:
-            known = self.wire.ask("/models").get("data", [])
-        except Refused as refused:
-            raise PolicyError(f"{self.name} does not list its models: {refused}") from refused
-        return str(known[0].get("id", "")) if len(known) == 1 else ""
+            return list(self.wire.ask("/models").get("data") or ())
+        except PolicyError as error:
+            if not needed and isinstance(error, Refused):  # a server that keeps no list
+                return []
+            raise PolicyError(f"{self.name} does not list its models: {error}") from error
 
     def _stream(self, turns: Sequence[Turn], form: str, heard: _Heard) -> Iterator[str]:
         chosen = self.options
@@ -236,7 +242,9 @@ class OpenAIPolicy(HttpPolicy):
             is_here(self.wire.url) and chosen.top_k
         ):  # OpenAI itself does not know the word, servers at home do
             asked["top_k"] = chosen.top_k
-        if form == "schema":
+        if form == "grammar":
+            asked["grammar"] = gbnf(schema())
+        elif form == "schema":
             wanted = {"name": "action", "schema": schema(), "strict": True}
             asked["response_format"] = {"type": "json_schema", "json_schema": wanted}
         elif form == "json":

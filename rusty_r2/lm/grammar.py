@@ -134,17 +134,32 @@ def lark(protocol: dict[str, Any], *, lead: str = " ") -> str:
     Strings hold what JSON holds, spelled the way Python spells it; NUL only in file contents, since `parse`
     refuses it elsewhere.
     """
-    kinds = [
-        " ".join(_member(number, *item) for number, item in enumerate(kind["properties"].items())) + ' "}"'
-        for kind in protocol["anyOf"]
-    ]
     plain = r'[^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(0[1-9a-f]|1[0-9a-f])'
     return (
         f"start: {json.dumps(lead) + ' ' if lead else ''}action\n"
-        f"action: {' | '.join(kinds)}\n"
+        f"action: {_kinds(protocol)}\n"
         f'TEXT: /"({plain})*"/\n'
         f'CONTENT: /"({plain}|\\\\u0000)*"/\n'
     )
+
+
+def gbnf(protocol: dict[str, Any]) -> str:
+    """The same in llama.cpp's own notation, for servers that were built without llguidance."""
+    plain = r'[^"\\\x00-\x1f] | "\\" ["\\bfnrt] | "\\u00" ("0" [1-9a-f] | "1" [0-9a-f])'
+    return (
+        f"root ::= {_kinds(protocol)}\n"
+        rf'TEXT ::= "\"" ({plain})* "\""' + "\n"
+        rf'CONTENT ::= "\"" ({plain} | "\\u0000")* "\""' + "\n"
+    )
+
+
+def _kinds(protocol: dict[str, Any]) -> str:
+    """Each kind of action as its members in their order."""
+    found = [
+        " ".join(_member(number, *item) for number, item in enumerate(kind["properties"].items())) + ' "}"'
+        for kind in protocol["anyOf"]
+    ]
+    return " | ".join(found)
 
 
 def _member(number: int, name: str, kind: dict[str, Any]) -> str:

@@ -1,0 +1,129 @@
+"""A stand-in for Ollama's chat: a fake, strict where the real one (0.33, recorded) is strict.
+
+It has no model: what it answers depends on the messages alone. It counts a token a word, cuts a prompt that
+does not fit without a word unless it is told not to, and refuses most things with HTTP 200 and an error line.
+"""
+
+import hashlib
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from rusty_r2.protocol import Cmd, Msg, render
+
+
+class Ollama(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked = []
+        self.headers = []
+        self.busy = 0
+        """refuse so many requests first"""
+        self.knows_truncate = True
+        """older servers do not know the word, and cut"""
+        self.breaks_off = False
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request, client_address):
+        """A client that hangs up is not worth a word."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        if self.path != "/api/tags":
+            return self.refuse(404, "404 page not found")
+        details = {"family": "llama", "context_length": 200, "quantization_level": "Q8_0"}
+        model = {
+            "name": "smol:latest",
+            "model": "smol:latest",
+            "digest": "7328fb942b49232fedd8",
+            "details": details,
+        }
+        return self.whole({"models": [model]})
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(body)
+        self.server.headers.append(dict(self.headers))
+        if self.server.busy:
+            self.server.busy -= 1
+            return self.refuse(503, "server busy, please try again.  maximum pending requests exceeded")
+        if self.path != "/api/chat":
+            return self.refuse(404, "404 page not found")
+        if body["model"] not in ("smol", "smol:latest"):
+            return self.refuse(404, f"model '{body['model']}' not found")
+        return self.chat(body)
+
+    def chat(self, body):
+        options = body.get("options", {})
+        room = min(options.get("num_ctx", 4096), 200)
+        words = [len(message["content"].split()) for message in body["messages"]]
+        if sum(words) > room:
+            if body.get("truncate") is False and self.server.knows_truncate:
+                return self.lines([{"error": "the input length exceeds the context length"}])
+            while sum(words) > room and len(words) > 2:
+                del words[1]
+        said = self.answer(body, options["num_predict"])
+        lines = [self.piece(word) for word in said]
+        if self.server.breaks_off:
+            return self.lines(lines)
+        told = {"prompt_eval_count": min(sum(words), room), "eval_count": len(said), "load_duration": 1357472}
+        reason = "length" if len(said) == options["num_predict"] else "stop"
+        return self.lines([*lines, self.piece("") | {"done": True, "done_reason": reason, **told}])
+
+    def answer(self, body, most):
+        number = int(hashlib.sha256(json.dumps(body["messages"]).encode()).hexdigest(), 16)
+        text = render(Cmd(f"ls {number % 97}") if number % 2 else Msg(f"Dönë ✓ {number % 97}."))
+        if not body.get("format"):
+            text = f"Sure! {text}"
+        words = text.split(" ")[:most]
+        return [*(f"{word} " for word in words[:-1]), words[-1]]
+
+    def piece(self, text):
+        message = {"role": "assistant", "content": text}
+        return {"model": "smol", "created_at": "2026-11-15T01:22:31.6Z", "message": message, "done": False}
+
+    def lines(self, lines):
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-ndjson")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for line in lines:
+            data = json.dumps(line).encode() + b"\n"
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def whole(self, found, status=200):
+        data = json.dumps(found).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def refuse(self, status, why):
+        self.whole({"error": why}, status)
+
+
+@contextmanager
+def running():
+    server = Ollama()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
