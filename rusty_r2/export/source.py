@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rusty_r2 import files
 from rusty_r2.errors import CheckpointError, ConfigError
 from rusty_r2.lm import smollm2
 from rusty_r2.lm.tensors import TensorFile
@@ -76,7 +77,10 @@ class Source:
         if str(address) == smollm2.NAME:
             return cls(smollm2.folder(), "SmolLM2-135M-Instruct")
         asked = Path(address).expanduser()
-        return cls(find(asked), asked.resolve().name)
+        found = find(asked)
+        real = asked.resolve()
+        part = real.name in ("merged", "best") or real.name.startswith("step_")
+        return cls(found, real.parent.name if part else real.name)
 
     # sizes
 
@@ -237,14 +241,26 @@ def find(asked: Path) -> Path:
         raise ConfigError(f"{asked} is not a folder. Name a run, a merged model's folder, or smollm2")
     for folder in (asked, asked / "merged", asked / "best", newest(asked)):
         if folder is not None and (folder / "config.json").is_file() and _has_weights(folder):
+            _refuse_stale(folder)
             return folder
     if any(asked.glob("adapter_config.json")) or any(asked.glob("*/adapter_config.json")):
         raise ConfigError(
-            f"{asked} holds LoRA adapters, not a whole model. Merge them first: rusty export merge {asked}"
+            f"{asked} holds LoRA adapters, not a whole model. Merge them first: rusty train merge {asked}"
         )
     raise ConfigError(
         f"{asked} holds no model (config.json and model.safetensors). Train one: rusty train kto --help"
     )
+
+
+def _refuse_stale(folder: Path) -> None:
+    """A merged model names the adapter in it; a run that was trained on since has a newer one."""
+    lineage, run = folder / "lineage.json", folder.parent
+    last = newest(run) if lineage.is_file() and folder.name == "merged" else None
+    adapter = None if last is None else last / "adapter_model.safetensors"
+    if adapter is not None and adapter.is_file() and files.digest(adapter) != _json(lineage).get("adapter"):
+        raise ConfigError(
+            f"{folder} was merged before {adapter.parent.name}. Merge again: rusty train merge {run}"
+        )
 
 
 def _has_weights(folder: Path) -> bool:

@@ -25,7 +25,7 @@ from .models import KINDS, gguf, make, torch
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A model with random weights."""
-    return make(tmp_path_factory.mktemp("random") / "merged")
+    return make(tmp_path_factory.mktemp("random") / "agent")
 
 
 def copy(folder, to, **config):
@@ -153,10 +153,10 @@ def test_the_documents_sample(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exporter = PublicExporter(str(folder))
     path = exporter.convert("Q4_K_M")
-    assert path == "exports/merged-Q4_K_M.gguf"
+    assert path == "exports/agent-Q4_K_M.gguf"
     assert gguf.GGUFReader(path).get_field("general.file_type").contents() == 15
-    named = GGUFExporter(folder, output_dir=tmp_path / "there").convert("Q8_0", output_name="agent")
-    assert named == str(tmp_path / "there" / "agent.gguf")
+    named = GGUFExporter(folder, output_dir=tmp_path / "there").convert("Q8_0", output_name="helper")
+    assert named == str(tmp_path / "there" / "helper.gguf")
 
 
 def test_making_an_exporter_does_nothing(tmp_path, monkeypatch):
@@ -217,11 +217,27 @@ def test_adapters_alone_ask_for_the_merge(folder, tmp_path):
     (run / "step_000010").mkdir(parents=True)
     (run / "step_000010" / "adapter_config.json").write_text("{}")
     (run / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=f"holds LoRA adapters.*rusty export merge {run}"):
+    with pytest.raises(ConfigError, match=f"holds LoRA adapters.*rusty train merge {run}"):
         write_gguf(run, tmp_path / "m.gguf", "Q8_0")
     shutil.copytree(folder, run / "merged")
     assert Source.open(run).folder == run / "merged"
-    assert Source.open(run).name == "kto-3"
+    assert Source.open(run).name == Source.open(run / "merged").name == "kto-3"
+
+
+def test_a_merge_that_is_older_than_its_run_is_not_reused(folder, tmp_path):
+    run = tmp_path / "kto-3"
+    for step, content in ((10, b"first"), (20, b"second")):
+        with files.whole_folder(run / f"step_{step:06d}") as beside:
+            (beside / "adapter_config.json").write_text("{}")
+            (beside / "adapter_model.safetensors").write_bytes(content)
+        if step == 10:
+            copy(folder, run / "merged")
+            first = files.digest(run / "step_000010" / "adapter_model.safetensors")
+            (run / "merged" / "lineage.json").write_text(json.dumps({"adapter": first}))
+            assert Source.open(run).folder == run / "merged"
+    for asked in (run, run / "merged"):
+        with pytest.raises(ConfigError, match=f"was merged before step_000020. .*rusty train merge {run}"):
+            write_gguf(asked, tmp_path / "m.gguf", "Q8_0")
 
 
 @pytest.mark.parametrize(
@@ -278,8 +294,8 @@ def test_the_command_writes_the_file_and_says_what_comes_next(folder, tmp_path, 
     assert cli.main(["export", "gguf", str(folder)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("Q8_0: ")
-    assert said[-2] == "exports/merged-Q8_0.gguf"
-    assert said[-1] == f"next: rusty export check exports/merged-Q8_0.gguf --against {folder}"
+    assert said[-2] == "exports/agent-Q8_0.gguf"
+    assert said[-1] == f"next: rusty export check exports/agent-Q8_0.gguf --against {folder}"
     assert cli.main(["export", "gguf", str(folder), "--output", "model.bin"]) == 1
     assert "must end in .gguf" in capsys.readouterr().err
 
