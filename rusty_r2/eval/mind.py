@@ -5,9 +5,10 @@
     for number, text in mind.answer(asks, Speech(grammar=True)): ...
     for played in mind.play(enumerate(tasks), Speech(), EnvConfig()): ...
 
-Our own RWKV answers many questions side by side and plays many episodes at once (agent/players.py). Any
-other address is a Policy asked one thing after another. A mind that never saw our protocol is given
-examples (`shots`) as earlier turns of the conversation; ours is not, it was trained on it.
+Our own RWKV answers many questions side by side and plays many episodes at once (agent/players.py), and so
+does a Hugging Face model (batched.py). Any other address is a Policy asked one thing after another. A mind
+that never saw our protocol is given examples (`shots`) as earlier turns of the conversation; ours is not, it
+was trained on it.
 """
 
 from __future__ import annotations
@@ -85,6 +86,10 @@ class Mind(Protocol):
 
 def open_mind(address: str, *, device: str = "cpu", batch: int = 64) -> Mind:
     kind = address.partition(":")[0]
+    if address.startswith("hf:"):
+        from rusty_r2.eval.batched import Batched
+
+        return Batched(address, device, batch)
     if (kind in ELSEWHERE or kind == "script") and ":" in address:
         return Borrowed(address, device)
     return Ours(address, find(address), device, batch)

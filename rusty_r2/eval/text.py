@@ -21,7 +21,6 @@ import numpy as np
 from rusty_r2 import files
 from rusty_r2.data.dedup import rank_of
 from rusty_r2.data.shards import Shards
-from rusty_r2.errors import MissingExtra, need
 from rusty_r2.eval.figures import Figure, absent, mean
 from rusty_r2.eval.job import EvalConfig, Job
 from rusty_r2.eval.mind import Ours
@@ -41,10 +40,7 @@ Bits = Callable[[str], float]
 def measure(job: Job) -> list[Figure]:
     wanted = texts(job.config)[: job.config.limit or COUNT]
     more: dict[str, Any] = {"unit": "bits/byte", "lower_is_better": True}
-    try:
-        bits_of = scorer(job)
-    except MissingExtra as error:
-        return [absent(NAME, str(error), **more)]
+    bits_of = scorer(job)
     if bits_of is None:
         return [absent(NAME, "this kind of address tells no probabilities of what it reads", **more)]
     with job.kept("text", characters=CHARACTERS) as kept:
@@ -69,26 +65,19 @@ def scorer(job: Job) -> Bits | None:
         engine, tokenizer = mind.engine, mind.tokenizer
         return lambda text: float(-engine.score([BOS, *tokenizer.encode(text)])[0].sum()) / math.log(2)
     if mind.address.startswith("hf:"):
-        return _transformers(mind.address.removeprefix("hf:"), job.config.device)
+        return _transformers(mind)
     return None
 
 
-def _transformers(name: str, device: str) -> Bits:
-    need("torch", extra="train")
-    need("transformers", extra="train")
+def _transformers(mind: Any) -> Bits:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from rusty_r2.lm import smollm2
-
-    place = smollm2.folder() if name == smollm2.NAME else name
-    words: Any = AutoTokenizer.from_pretrained(place)
-    model: Any = AutoModelForCausalLM.from_pretrained(place).to(device).eval()
+    model, words = mind.model.model, mind.model.tokenizer
     first = words.bos_token_id if words.bos_token_id is not None else words.eos_token_id
 
     def bits(text: str) -> float:
-        ids = torch.tensor([[first, *words.encode(text, add_special_tokens=False)]], device=device)
-        with torch.no_grad():
+        ids = torch.tensor([[first, *words.encode(text, add_special_tokens=False)]], device=model.device)
+        with torch.inference_mode():
             logp = model(ids).logits[0, :-1].float().log_softmax(-1)
         said = logp.gather(1, ids[0, 1:, None]).sum()
         return float(-said) / math.log(2)
