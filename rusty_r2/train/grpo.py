@@ -80,6 +80,8 @@ class GRPOConfig(GroupOptions):
     """tokens of a reply"""
     max_steps: int = 100
     """steps in all"""
+    eval_temperature: float = 0.0
+    """of the held-out replies that base and result are compared by; 0: the likeliest words"""
     engine: Engine = "local"
     """where replies are judged: processes of this machine, or a Ray cluster"""
     workers: int = 1
@@ -91,6 +93,8 @@ class GRPOConfig(GroupOptions):
             raise ConfigError("--num-generations must be at least 2: a group is compared with itself")
         if self.max_turns < 1 or self.max_new_tokens < 1:
             raise ConfigError("--max-turns and --max-new-tokens must be at least 1")
+        if self.max_steps < 1 or self.epochs != 1:
+            raise ConfigError("online, the length of a run is --max-steps, at least 1; --epochs says nothing")
         if self.reward and self.data is None:
             raise ConfigError("--reward is for requests of your own: add --data. The gym pays by its verdict")
         if self.data is not None and (self.max_turns > 1 or self.families):
@@ -162,7 +166,7 @@ def gym_families(config: GRPOConfig) -> tuple[str, ...]:
     )
 
 
-def train(config: GRPOConfig) -> str:
+def train(config: GRPOConfig) -> Path | str:
     """Play or answer in groups, compare, learn; base and result meet the same held-out tasks."""
     need("trl", extra="lora")
     from rusty_r2.train.grpo_run import Online

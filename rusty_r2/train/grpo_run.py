@@ -8,12 +8,14 @@ The options are in grpo.py; recorded groups in replay.py and replay_run.py.
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rusty_r2.config import resolved
 from rusty_r2.data import rows
-from rusty_r2.errors import TrainingError
 from rusty_r2.eval.gym import tasks as heldout_tasks
 from rusty_r2.executor import open_executor
 from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig
@@ -26,62 +28,57 @@ from rusty_r2.train.agent_grpo import Answers, Episodes, KeepCurriculum, Plan, g
 from rusty_r2.train.before_after import Comparison
 from rusty_r2.train.chatting import Chat, Drawing, write
 from rusty_r2.train.distributed import World, join
+from rusty_r2.train.estimate import estimate
 from rusty_r2.train.fit import Fitted, begin, fit, say
 from rusty_r2.train.grpo import GroupOptions, GRPOConfig
 from rusty_r2.train.grpo_rewards import EngineReward
 from rusty_r2.train.grpo_trainer import GroupTrainer, Watch
-from rusty_r2.train.lora import Shape, arguments, find_base, lora_config, open_model, shape_of
+from rusty_r2.train.lora import (
+    Shape,
+    arguments,
+    dtype_of,
+    find_base,
+    lora_config,
+    open_config,
+    open_model,
+    open_tokenizer,
+    shape_of,
+)
+from rusty_r2.train.merge import merge_into, write_card
 from rusty_r2.train.playing import Outcomes, Stage, compared, outcomes
 from rusty_r2.train.session import choose_device
+from rusty_r2.train.tuning import check_options
 
 EASIER = "raise --num-generations or --temperature, take easier --families, or warm up: rusty train sft"
 GOOD = 0.6
 """a score from which a trace is labelled good (rewards/engine.py)"""
+PROMPT = 160
+"""tokens of a request with the system prompt, for the estimate"""
 SPARE = 8
 """rows a replay or a prompt file is repeated to at least, so that TRL's sampler has whole batches"""
 
 
 class GroupRun:
-    """A run of GRPO, whatever its groups are made of."""
+    """A run of GRPO, whatever its groups are made of. Heavy things are loaded last."""
 
     method = "grpo"
+    passes = 2.0
+    """times a step reads its rows, the backward pass counted as one"""
 
     def __init__(self, config: GroupOptions, stack: ExitStack) -> None:
+        check_options(config)
         self.config, self.stack = config, stack
         self.hardware = detect_hardware()
         self.base = find_base(config.base_model, self.hardware)
         self.world: World = stack.enter_context(join(choose_device(config.device)))
-        self.model, self.tokenizer = open_model(config, self.base)
+        self.sizes = open_config(self.base)
+        self.tokenizer = open_tokenizer(self.base)
         system = {"system": config.system_prompt} if config.system_prompt else {}
         self.chat = Chat(self.tokenizer, **system)
         self.watch = Watch(patience=config.patience)
         self.run: Run | None = None
         self.folder = Path()
         self.resumed: Path | None = None
-
-    def begin(self, facts: dict[str, Any]) -> None:
-        self.run, self.folder, self.resumed = begin(self.method, self.config, self.world, facts)
-        if self.run is not None:
-            self.stack.enter_context(self.run)
-
-    def trainer(
-        self,
-        shape: Shape,
-        generations: int,
-        longest: int,
-        dataset: list[dict[str, Any]],
-        **more: Any,
-    ) -> GroupTrainer:
-        given = arguments(self.config, shape, folder=self.folder, steps=self.steps)
-        return GroupTrainer(
-            model=self.model,
-            args=grpo.trl_arguments(self.config, given, generations, longest),
-            train_dataset=rows.to_hf(dataset),
-            processing_class=self.tokenizer,
-            peft_config=lora_config(self.config, self.model, self.hardware),
-            watch=self.watch,
-            **more,
-        )
 
     @property
     def steps(self) -> int:
@@ -91,40 +88,69 @@ class GroupRun:
         known = shape_of(self.config, self.hardware, processes=self.world.size)
         shape = grpo.whole_groups(known, generations)
         if shape != known:
-            say(
-                self.world,
-                f"{shape.rows} completions a step instead of {known.rows}: whole groups of {generations}",
-            )
+            groups = f"whole groups of {generations}"
+            say(self.world, f"{shape.rows} completions a step instead of {known.rows}: {groups}")
         return shape
+
+    def plan(self, shape: Shape, lengths: list[int], what: str) -> str:
+        """What will be done, and what it will cost."""
+        found = estimate(
+            self.sizes,
+            self.config,
+            shape,
+            self.hardware,
+            lengths=lengths,
+            steps=self.steps,
+            passes=self.passes + (self.config.beta > 0),
+            device=self.world.device.type,
+            dtype=dtype_of(self.config, self.world.device.type),
+        )
+        return f"{self.method} on {self.base.name}: {what}; {shape.rows} completions a step\n{found}"
+
+    def begin(self, facts: dict[str, Any], plan: str) -> None:
+        known = {"base": self.base.reference, **facts}
+        self.run, self.folder, self.resumed = begin(self.method, self.config, self.world, known)
+        if self.run is not None:
+            self.stack.enter_context(self.run)
+        say(self.world, f"{plan}; {self.folder}")
+
+    def trainer(
+        self, shape: Shape, generations: int, longest: int, dataset: list[dict[str, Any]], **more: Any
+    ) -> GroupTrainer:
+        given = arguments(self.config, shape, folder=self.folder, steps=self.steps)
+        model, _ = open_model(self.config, self.base)
+        return GroupTrainer(
+            model=model,
+            args=grpo.trl_arguments(self.config, given, generations, longest),
+            train_dataset=rows.to_hf(dataset),
+            processing_class=self.tokenizer,
+            peft_config=lora_config(self.config, model, self.hardware),
+            watch=self.watch,
+            **more,
+        )
 
     def fit(self, trainer: GroupTrainer) -> Fitted:
         fitted = fit(trainer, self.run, self.config, self.world, steps=self.steps, resume_from=self.resumed)
-        if self.watch.reason:
-            say(self.world, f"stopped after step {fitted.step}: {self.watch.reason}")
-            if self.run is not None:
-                self.run.note(stopped=self.watch.reason)
-            if not fitted.step:
-                raise TrainingError(self.watch.reason)
         if self.watch.groups:
             say(self.world, self.watch.told())
+        if self.watch.reason:
+            say(self.world, f"stopped after step {fitted.step}: {self.watch.reason}")
+        if self.run is not None:
+            self.run.note(flat_groups=self.watch.flat, groups=self.watch.groups, stopped=self.watch.reason)
         return fitted
 
-    def conclude(self, trainer: GroupTrainer, fitted: Fitted, found: Comparison | None) -> str:
-        """Write what came of it; the words a command ends with."""
+    def conclude(self, fitted: Fitted, found: Comparison | None) -> Path:
+        """Write down what came of it; the run's folder."""
         if self.run is not None:
-            facts = {"worse": found.worse, "compared": found.facts()} if found else {}
-            self.run.note(flat_groups=self.watch.flat, groups=self.watch.groups, **facts)
+            if found is not None:
+                self.run.note(worse=found.worse, before_after=found.facts())
+            say(self.world, found.table() if found else "nothing was held out: base and result not compared")
+            write_card(self.folder)
             if self.config.merge:
-                self._merge(trainer)
-        last = self.folder / f"step_{fitted.step:06d}"
-        told = found.table() if found else "nothing was held out, so base and result are not compared"
-        warning = "do not promote it: the result is worse than its base\n" if found and found.worse else ""
-        return f"{told}\n{warning}{last}\nnext: rusty chat --model hf:{last}"
-
-    def _merge(self, trainer: GroupTrainer) -> None:
-        merged = trainer.accelerator.unwrap_model(trainer.model).merge_and_unload(safe_merge=True)
-        merged.save_pretrained(self.folder / "merged")
-        self.tokenizer.save_pretrained(self.folder / "merged")
+                merge_into(self.folder, self.folder / "merged")
+        self.world.tell(None)
+        say(self.world, f"next: rusty train merge {self.folder}")
+        return self.folder
 
 
 class Online(GroupRun):
@@ -139,24 +165,28 @@ class Online(GroupRun):
         self.executor = stack.enter_context(open_executor(config.engine, workers=config.workers))
         self.generations = grpo.group_size(config, self.hardware)
         self.drawing = Drawing(config.max_new_tokens, config.temperature)
-        self.plan = Plan(self.drawing, self.generations, config.max_length, config.seed)
+        self.groups = Plan(self.drawing, self.generations, config.max_length, config.seed)
         self.env = EnvConfig(max_turns=config.max_turns)
 
-    def train(self) -> str:
+    def train(self) -> Path | str:
         config = self.config
-        shape = self.shape(self.generations)
-        facts = {"rows_a_step": shape.rows, "data": str(config.data or "gym")}
         if config.data is not None:
             require_audit(EngineReward(rewards=config.reward).engine)
-            facts["data_digest"] = rows.digest(self.prompts)
-        self.begin(facts)
-        if config.data is not None:
-            return self._answer(shape)
-        return self._play(shape)
+        shape = self.shape(self.generations)
+        longest = config.max_turns * config.max_new_tokens
+        lengths = [min(config.max_length, PROMPT + longest)]
+        where = f"prompts of {config.data}" if config.data else f"the gym, {config.max_turns} replies a task"
+        plan = self.plan(shape, lengths, f"{self.generations} answers each to {where}")
+        if config.dry_run:
+            return json.dumps(resolved(config), indent=2) + f"\n{plan}"
+        facts = {"rows_a_step": shape.rows, "dataset": rows.digest(self.prompts) if config.data else "gym"}
+        facts["lineage"] = {"rows": len(self.prompts), "data": str(config.data or "gym")}
+        self.begin(facts, plan)
+        return self._answer(shape) if config.data is not None else self._play(shape)
 
     # ── in the gym ──────────────────────────────────────────────────────────────────────────────
 
-    def _play(self, shape: Shape) -> str:
+    def _play(self, shape: Shape) -> Path:
         config = self.config
         families = grpo.gym_families(config)
         lessons = CurriculumConfig(config.seed, families, config.max_difficulty)
@@ -165,7 +195,7 @@ class Online(GroupRun):
         self.watch.advice = EASIER
         log = self.folder / "completions.jsonl"
         rollouts = Episodes(
-            self.chat, self.env, self.plan, curriculum, watch=self.watch, executor=self.executor, log=log
+            self.chat, self.env, self.groups, curriculum, watch=self.watch, executor=self.executor, log=log
         )
         needed = self.steps * shape.rows // self.generations + 1
         dataset = [{"prompt": f"draw {number}"} for number in range(needed)]
@@ -177,32 +207,30 @@ class Online(GroupRun):
         before = self.evaluate(trainer, families)
         fitted = self.fit(trainer)
         after = self.evaluate(trainer, families)
-        return self._told(trainer, fitted, before, after)
+        return self._told(fitted, before, after)
 
     def evaluate(self, trainer: GroupTrainer, families: tuple[str, ...]) -> Outcomes | None:
-        """Greedy play of the held-out tasks of the same families."""
+        """Play of the held-out tasks of the same families, the same seeds each time."""
         if not self.config.eval_rows:
             return None
         wanted = heldout_tasks(
             self.config.eval_rows, families=families, max_difficulty=self.config.max_difficulty
         )
-        greedy = Drawing(self.config.max_new_tokens, 0.0)
+        drawing = replace(self.drawing, temperature=self.config.eval_temperature)
         model = trainer.accelerator.unwrap_model(trainer.model)
-        stage = Stage(model, self.chat, self.env, greedy, max_length=self.config.max_length)
-        found = outcomes(stage.play(wanted, [0] * len(wanted)))
+        stage = Stage(model, self.chat, self.env, drawing, max_length=self.config.max_length)
+        found = outcomes(stage.play(wanted, list(range(len(wanted)))))
         if self.run is not None:
             self.run.log(int(trainer.state.global_step), found.facts())
         return found
 
-    def _told(
-        self, trainer: GroupTrainer, fitted: Fitted, before: Outcomes | None, after: Outcomes | None
-    ) -> str:
+    def _told(self, fitted: Fitted, before: Outcomes | None, after: Outcomes | None) -> Path:
         found = None if before is None or after is None else compared(before, after, valid=self._valid)
-        return self.conclude(trainer, fitted, found)
+        return self.conclude(fitted, found)
 
     # ── requests of one's own ───────────────────────────────────────────────────────────────────
 
-    def _answer(self, shape: Shape) -> str:
+    def _answer(self, shape: Shape) -> Path:
         config = self.config
         self._valid = "came to an end"
         reward = EngineReward(self.executor, rewards=config.reward)
@@ -213,12 +241,12 @@ class Online(GroupRun):
             config.max_new_tokens,
             self.prompts * max(1, many),
             reward_funcs=reward,
-            rollout_func=Answers(self.chat, self.plan, self.watch),
+            rollout_func=Answers(self.chat, self.groups, self.watch),
         )
         held = self._held_out()
         before = self._score(trainer, held, reward)
         fitted = self.fit(trainer)
-        return self._told(trainer, fitted, before, self._score(trainer, held, reward))
+        return self._told(fitted, before, self._score(trainer, held, reward))
 
     def _held_out(self) -> list[dict[str, Any]]:
         assert self.config.data is not None
@@ -228,15 +256,15 @@ class Online(GroupRun):
     def _score(
         self, trainer: GroupTrainer, held: list[dict[str, Any]], reward: EngineReward
     ) -> Outcomes | None:
-        """Greedy answers to the held-out prompts."""
+        """Answers to the held-out prompts, the same seeds each time."""
         if not held:
             return None
         prompts = [row["prompt"] for row in held]
-        rollout = Answers(self.chat, self.plan)
+        rollout = Answers(self.chat, self.groups)
         asked = [rollout.ids(prompt) for prompt in prompts]
         model = trainer.accelerator.unwrap_model(trainer.model)
-        greedy = Drawing(self.config.max_new_tokens, 0.0)
-        said = write(model, asked, self.chat, greedy, [0] * len(asked))
+        drawing = replace(self.drawing, temperature=self.config.eval_temperature)
+        said = write(model, asked, self.chat, drawing, list(range(len(asked))))
         scores = reward(prompts, [self.chat.text(one.ids) for one in said])
         found = Outcomes(
             tuple(scores),

@@ -133,8 +133,7 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
         if self.model.training:
             totals = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
             totals[unknown] = torch.nan
-            flat = self.watch.saw(totals.view(-1, self.num_generations).cpu())
-            self._metrics["train"]["flat_groups"].append(flat)
+            self.watch.saw(totals.view(-1, self.num_generations).cpu())
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:

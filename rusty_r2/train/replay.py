@@ -87,6 +87,8 @@ class Groups:
     flat: int = 0
     long: int = 0
     """completions over the length"""
+    traces: set[str] = field(default_factory=set)
+    """ids of the traces they come from, where known"""
     known: int = 0
     """completions whose log-probabilities are known"""
 
@@ -101,6 +103,7 @@ def read_groups(path: Path, chat: Chat, config: ReplayConfig) -> Groups:
     """The groups of a file as tokens of this model."""
     found = Groups()
     for row in _rows(path):
+        found.traces.update(str(one) for one in row.get("trace_ids") or ())
         prompt = _prompt(row["prompt"], chat)
         rewards = row.get("raw_rewards") or row["rewards"]
         answers = [
@@ -187,7 +190,7 @@ def _parts(answers: Sequence[Recorded], most: int) -> Iterator[Sequence[Recorded
     yield from (answers[low:high] for low, high in pairwise(edges))
 
 
-def train(config: ReplayConfig) -> str:
+def train(config: ReplayConfig) -> Path | str:
     """Learn from recorded groups; base and result are compared on groups kept out."""
     need("trl", extra="lora")
     if not config.data.is_file():

@@ -7,14 +7,18 @@ how often is the better one the likelier, by the mean log-probability of its own
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rusty_r2 import files
+from rusty_r2.config import resolved
 from rusty_r2.data import rows
 from rusty_r2.errors import DataError
 from rusty_r2.train.agent_grpo import paid, rolled_out
@@ -59,7 +63,7 @@ class Replay(GroupRun):
     method = "replay"
     config: ReplayConfig
 
-    def train(self) -> str:
+    def train(self) -> Path | str:
         config = self.config
         found = read_groups(config.data, self.chat, config)
         if not found.kept:
@@ -70,13 +74,18 @@ class Replay(GroupRun):
         size = max(len(group.answers) for group in found.kept)
         shape = self.shape(size)
         self._steps = config.max_steps or self._count(found.kept, shape, size)
-        self.begin({"rows_a_step": shape.rows, "data_digest": rows.digest(config.data.read_text())})
-        if self.run is not None:
-            print(found.told())
+        lengths = [group.length for group in found.kept]
+        plan = self.plan(shape, lengths, found.told())
+        if config.dry_run:
+            return json.dumps(resolved(config), indent=2) + f"\n{plan}"
+        facts = {"dataset": files.digest(config.data), "rows_a_step": shape.rows}
+        lineage = {"rows": len(found.kept), "traces": len(found.traces), "data": str(config.data)}
+        lineage["traces_digest"] = rows.digest(sorted(found.traces))[:16] if found.traces else ""
+        self.begin({**facts, "lineage": lineage}, plan)
         trainer = self.trainer(
             shape,
             size,
-            max(group.length for group in found.kept),
+            max(lengths),
             self._order(found.kept, shape, size),
             reward_funcs=paid,
             rollout_func=Recordings(found.kept, size, self.chat.end),
@@ -85,7 +94,7 @@ class Replay(GroupRun):
         fitted = self.fit(trainer)
         model = trainer.accelerator.unwrap_model(trainer.model)
         pad = int(self.tokenizer.pad_token_id)
-        return self.conclude(trainer, fitted, pairs.compare(model, pad=pad) if len(pairs.better) else None)
+        return self.conclude(fitted, pairs.compare(model, pad=pad) if len(pairs.better) else None)
 
     @property
     def steps(self) -> int:

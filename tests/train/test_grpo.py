@@ -1,0 +1,286 @@
+"""GRPO: whole groups always, rewards for what was done, flat groups said, what is unknown left out."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
+pytest.importorskip("trl", reason="pip install 'rusty-r2[lora]'")
+
+from rusty_r2.cli import main  # noqa: E402
+from rusty_r2.errors import ConfigError, DataError  # noqa: E402
+from rusty_r2.executor import LocalExecutor, open_executor  # noqa: E402
+from rusty_r2.gym import catalog  # noqa: E402
+from rusty_r2.gym.env import asks  # noqa: E402
+from rusty_r2.gym.proof import gold  # noqa: E402
+from rusty_r2.hardware import get_ryzen_optimized_config  # noqa: E402
+from rusty_r2.protocol import render  # noqa: E402
+from rusty_r2.rewards.base import RewardError  # noqa: E402
+from rusty_r2.train.agent_grpo import Answers, Plan, paid, rolled_out  # noqa: E402
+from rusty_r2.train.chatting import Chat, Drawing  # noqa: E402
+from rusty_r2.train.grpo import GRPOConfig, group_size, gym_families, train, whole_groups  # noqa: E402
+from rusty_r2.train.grpo_rewards import Attempt, EngineReward, GymReward, attempt  # noqa: E402
+from rusty_r2.train.grpo_trainer import GroupTrainer, Watch  # noqa: E402
+from rusty_r2.train.lora import Shape, shape_of  # noqa: E402
+
+REMOVE = "remove-1-train-0"
+SOLVED = '{"action": "CMD", "command": "rm notion-backup.txt"}'
+
+
+# ── whole groups ────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.integers(1, 16), st.integers(1, 16), st.integers(1, 4), st.integers(2, 16))
+def test_a_step_is_always_whole_groups_and_never_smaller(batch, accumulate, processes, size):
+    shape = whole_groups(Shape(batch, accumulate, processes), size)
+    assert shape.rows % size == 0 and shape.batch == batch
+    assert accumulate <= shape.accumulate < accumulate + size
+
+
+def test_the_documented_ryzen_preset_is_valid():
+    """Two rows at once, four times, groups of six: 8 is not whole groups, 12 is."""
+    ryzen = get_ryzen_optimized_config()
+    config = GRPOConfig()
+    size = group_size(config, ryzen)
+    shape = whole_groups(shape_of(config, ryzen), size)
+    assert (size, shape.batch, shape.rows) == (6, 2, 12)
+
+
+# ── rewards ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_gym_pays_what_was_done():
+    said = [
+        SOLVED,
+        '{"action": "CMD", "command": "ls"}',
+        '{"action": "MSG", "message": "done"}',
+        "Sure thing!",
+    ]
+    metrics = {}
+    reward = GymReward(LocalExecutor(1))
+    found = reward(said, [REMOVE] * 4, log_metric=metrics.__setitem__)
+    assert found == pytest.approx([1.0, 0.0, -0.1, -0.5])
+    assert metrics["play/valid_rate"] == 0.75 and metrics["play/pass_rate"] == 0.25
+    assert metrics["reward_part/malformed"] == pytest.approx(-0.125)
+    turns = [[{"role": "assistant", "content": text}] for text in said]
+    assert reward(turns, [REMOVE] * 4) == found
+
+
+def test_gold_is_worth_one_in_every_family_of_one_reply():
+    families = gym_families(GRPOConfig())
+    assert "remove" in families and "count_lines" not in families
+    for name in families[::4]:
+        task = next(catalog.tasks("train", families=[name], difficulty=1))
+        assert not asks(task)
+        replies = [render(action) for action in gold(task)]
+        if len(replies) == 1:
+            assert attempt(Attempt(task.name, replies[0])).reward == pytest.approx(1.0)
+
+
+def test_a_broken_sandbox_is_no_score(no_more_files):
+    with no_more_files():
+        broken = attempt(Attempt(REMOVE, SOLVED))
+    assert broken.reward is None
+    assert attempt(Attempt(REMOVE, SOLVED)).reward == pytest.approx(1.0)
+
+
+def test_the_engine_pays_the_same_in_this_process_and_in_others():
+    asked = ["Write a function that adds two numbers in Python."] * 2 + ["What is 2+2?"]
+    said = ["```python\ndef add(a, b):\n    return a + b\n\nprint(add(2, 3))\n```", "I can't.", "2+2 is 4."]
+    prompts = [
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}] for text in asked
+    ]
+    completions = [[{"role": "assistant", "content": text}] for text in said]
+    here = EngineReward()(prompts, completions)
+    with open_executor("local", workers=2) as pool:
+        there = EngineReward(pool)(prompts, completions)
+    assert here == there and here[0] > here[1]
+
+
+def test_a_command_nobody_ran_earns_nothing_from_the_engine():
+    from rusty_r2.train.grpo_rewards import trace_of
+
+    trace = trace_of("Delete a.txt", '{"action": "CMD", "command": "rm a.txt"}')
+    assert trace.steps == [] and trace.tool_calls == []
+    assert trace_of("Hi", '{"action": "MSG", "message": "hello"}').final_response == "hello"
+
+
+# ── flat groups, silence, unknown rewards ───────────────────────────────────────────────────────
+
+
+def test_flat_groups_are_counted_and_stop_a_run_with_a_sentence():
+    watch = Watch(patience=2)
+    assert watch.saw(torch.tensor([[0.0, 1.0], [1.0, 1.0]])) == 0.5 and not watch.reason
+    watch.saw(torch.tensor([[-0.5, -0.5]]))
+    watch.saw(torch.tensor([[-0.5, -0.5]]))
+    assert (
+        "last 2 generations" in watch.reason and "-0.50" in watch.reason and "--temperature" in watch.reason
+    )
+    assert watch.told() == "3 of 4 groups were flat and taught nothing"
+    solved = Watch(patience=1)
+    solved.saw(torch.tensor([[1.0, 1.0]]))
+    assert "solved: take harder" in solved.reason
+    unknown = Watch(patience=1)
+    unknown.saw(torch.tensor([[torch.nan, 1.0]]))
+    assert unknown.left_out == 1 and unknown.reason
+    never = Watch(patience=0)
+    never.saw(torch.tensor([[1.0, 1.0]]))
+    assert not never.reason
+
+
+def test_a_model_that_never_acts_is_told_so():
+    watch = Watch()
+    watch.heard([False] * 31)
+    assert not watch.reason
+    watch.heard([False])
+    assert "does not speak the protocol" in watch.reason
+    speaks = Watch()
+    speaks.heard([True] + [False] * 99)
+    assert not speaks.reason
+
+
+def load(folder):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+def trainer_of(folder, tmp_path, rollout, reward, *, lora=True, **more):
+    from datasets import Dataset
+    from peft import LoraConfig
+    from trl import GRPOConfig as Arguments
+
+    model, tokenizer = load(folder)
+    args = {"max_steps": 1, "per_device_train_batch_size": 4, "num_generations": 4, "learning_rate": 1e-2}
+    args |= {"bf16": False, "use_cpu": True, "report_to": [], "save_strategy": "no", "logging_steps": 1}
+    args |= {"gradient_checkpointing": False, "disable_tqdm": True, "dataloader_pin_memory": False}
+    return GroupTrainer(
+        model=model,
+        args=Arguments(output_dir=str(tmp_path), **(args | more)),
+        train_dataset=Dataset.from_list([{"prompt": "x"}] * 64),
+        processing_class=tokenizer,
+        peft_config=LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM") if lora else None,
+        reward_funcs=reward,
+        rollout_func=rollout,
+    )
+
+
+def test_a_completion_without_a_reward_is_left_out_of_the_loss_and_its_size(small_llama, tmp_path):
+    words = [[10, 11, 2], [12, 13, 14, 15, 16, 2], [17, 2], [18, 19, 20, 2]]
+    rewards = [1.0, None, 0.0, 0.25]
+
+    def rollout(prompts, trainer):
+        return rolled_out([[5, 6]] * 4, words, None) | {"paid": rewards}
+
+    trainer = trainer_of(small_llama, tmp_path, rollout, paid)
+    trainer.train()
+    known = torch.tensor([1.0, 0.0, 0.25])
+    advantages = (known - known.mean()) / (known.std() + 1e-4)
+    sizes = torch.tensor([3.0, 2.0, 4.0])
+    by_hand = -(advantages * sizes).sum() / sizes.sum()  # the ratio is 1 at the first step
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(float(by_hand), abs=1e-4)
+    assert trainer.watch.left_out == 1
+
+
+def test_online_grpo_learns_to_say_what_is_paid(small_llama, tmp_path):
+    """From chance to most of the time: replies are paid for each letter e."""
+    chat = Chat(load(small_llama)[1])
+    plan = Plan(Drawing(8, 1.0), 8, 512, 0)
+
+    def share(prompts, completions, **_):
+        return [text.count("e") / max(1, len(text)) for text in completions]
+
+    more = {"max_steps": 30, "per_device_train_batch_size": 16, "num_generations": 8, "learning_rate": 3e-2}
+    more["lr_scheduler_type"] = "constant"
+    trainer = trainer_of(small_llama, tmp_path, Answers(chat, plan), share, lora=False, **more)
+    trainer.train()
+    rewards = [line["reward"] for line in trainer.state.log_history if "reward" in line]
+    assert sum(rewards[-3:]) > 4 * sum(rewards[:3])
+
+
+# ── through the user's door ─────────────────────────────────────────────────────────────────────
+
+
+def options(folder, tmp_path, **more):
+    given = {"base_model": str(folder), "output_dir": tmp_path / "run", "device": "cpu", "lora_r": 4}
+    given |= {"num_generations": 4, "batch_size": 8, "accumulate": 1, "max_new_tokens": 8, "eval_rows": 2}
+    return GRPOConfig(**(given | more))
+
+
+def test_a_model_that_does_not_speak_the_protocol_is_stopped_early(small_llama, tmp_path, capsys):
+    train(options(small_llama, tmp_path, max_steps=50, families=("remove",)))
+    note = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert "does not speak the protocol" in note["stopped"] and note["groups"] == 8
+    assert "stopped after step 4: none of the first 32 completions was an action" in capsys.readouterr().err
+
+
+def test_requests_of_ones_own_are_paid_by_the_engine_and_resumed_bit_for_bit(small_llama, tmp_path):
+    data = tmp_path / "prompts.jsonl"
+    asked = ["Say hello.", "What is 2+3?", "Name a colour.", "Count to three."]
+    rows = [{"prompt": [{"role": "user", "content": text}]} for text in asked]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))
+    (tmp_path / "prompts.eval.jsonl").write_text(json.dumps(rows[3]) + "\n")
+    given = {"data": data, "max_steps": 2, "ckpt_interval": 1, "keep": 0, "patience": 0}
+    given |= {"temperature": 1.5, "max_new_tokens": 24, "learning_rate": 1e-2}
+    train(options(small_llama, tmp_path, **given, output_dir=tmp_path / "whole"))
+    note = json.loads((tmp_path / "whole" / "run.json").read_text())
+    assert note["before_after"]["rows"] == 1 and "came to an end" in note["before_after"]
+    train(options(small_llama, tmp_path, **given, output_dir=tmp_path / "parts"))
+    (tmp_path / "parts" / "step_000002").rename(tmp_path / "away")
+    train(options(small_llama, tmp_path, **given, output_dir=tmp_path / "parts", resume="auto"))
+    name = "step_000002/adapter_model.safetensors"
+    assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+
+
+def test_a_reward_that_can_be_cheated_is_refused_before_training(small_llama, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from rusty_r2.rewards.base import BaseReward, RewardResult\n"
+        "class Long(BaseReward):\n"
+        "    name, weight = 'long', 50.0\n"
+        "    def compute(self, trace):\n"
+        "        return RewardResult(1.0)\n"
+    )
+    data = tmp_path / "prompts.jsonl"
+    data.write_text('{"prompt": "Say hello."}\n')
+    with pytest.raises(RewardError, match="break the audit"):
+        train(options(small_llama, tmp_path, data=data, reward=(f"{tmp_path / 'mine.py'}:Long",)))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"num_generations": 1}, "at least 2"),
+        ({"temperature": 0.0}, "above 0"),
+        ({"max_turns": 0}, "at least 1"),
+        ({"reward": ("x:Y",)}, "add --data"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(given, said):
+    with pytest.raises(ConfigError, match=said):
+        GRPOConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"prompt": "x", "completions": ["a", "b"], "rewards": [1, 0]}', "rusty train replay --data"),
+        ('{"prompt": 3}', "prompts.jsonl:1: prompt"),
+        ("", "holds no rows"),
+        ("{", "no JSON"),
+    ],
+)
+def test_a_faulty_file_of_prompts_is_named_before_anything_is_loaded(line, said, tmp_path):
+    data = tmp_path / "prompts.jsonl"
+    data.write_text(line + "\n")
+    with pytest.raises(DataError, match=said):
+        train(GRPOConfig(data=data, base_model="nowhere/at-all"))
+
+
+def test_held_out_families_are_refused(small_llama, tmp_path, capsys):
+    words = ["train", "grpo", "--base-model", str(small_llama), "--output-dir", str(tmp_path / "run")]
+    assert main([*words, "--families", "copy", "--device", "cpu"]) == 1
+    assert "held out for evaluation" in capsys.readouterr().err
