@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """The GPU kernels: are they right, how fast is a training step, and where does the time go?
 
-    python benchmarks/gpu.py                      # everything, about five minutes on an H200
+    python benchmarks/gpu.py                      # everything, under four minutes on an H200
     python benchmarks/gpu.py --only check step    # some sections
     python benchmarks/gpu.py --batch 8 --time 256 --preset micro
     python benchmarks/gpu.py --rehearse           # toy sizes in Triton's interpreter: does every line run?
 
 Prints one JSON object a line and, last, a short table. Each section stands alone: one that fails prints its
-traceback and the next goes on. Times are CUDA events, the median after warm-up; tokens are random.
+traceback and the next goes on. The sweeps (mix, wkv, loss) leave their fastest setting to the sections after
+them, which compare it with what ships. Times are CUDA events after warm-up; tokens are random.
 The floor is the model's matrix products alone (forward, input and weight gradients) in bfloat16.
 """
 
@@ -23,123 +24,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import gpu_checks as checks
 import gpu_sweeps as sweeps
-from gpu_sweeps import BEGAN, DEVICE, relative, say, some, sync, timed
+from gpu_sweeps import BEGAN, DEVICE, TABLE, say, some, sync, timed
 
 from rusty_r2.lm import fused
+from rusty_r2.lm import loss as loss_module
+from rusty_r2.lm.kernels import triton_loss, triton_mix, triton_wkv
 from rusty_r2.lm.rwkv import PRESETS, ModelConfig, TinyRWKVLM
-from rusty_r2.lm.wkv import EMPTY, wkv
 
-TABLE: list[str] = []
-
-
-# ------------------------------------------------------------------ are they right
-
-
-def loop(
-    w: Tensor, u: Tensor, k: Tensor, v: Tensor, state: Tensor, reset: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    aa, bb, pp = state
-    out = []
-    for t in range(k.shape[1]):
-        if reset is not None:
-            gone = reset[:, t, None]
-            aa, bb, pp = aa.masked_fill(gone, 0), bb.masked_fill(gone, 0), pp.masked_fill(gone, EMPTY)
-        top = torch.maximum(pp, u + k[:, t]).detach()
-        e1, e2 = torch.exp(pp - top), torch.exp(u + k[:, t] - top)
-        out.append((e1 * aa + e2 * v[:, t]) / (e1 * bb + e2))
-        top = torch.maximum(w + pp, k[:, t]).detach()
-        e1, e2 = torch.exp(w + pp - top), torch.exp(k[:, t] - top)
-        aa, bb, pp = e1 * aa + e2 * v[:, t], e1 * bb + e2, top
-    return torch.stack(out, 1), torch.stack([aa, bb, pp])
+DIALS: dict[str, tuple[Any, str]] = {
+    "mix forward": (triton_mix, "FORWARD"), "mix backward": (triton_mix, "BACKWARD"),
+    "wkv block": (triton_wkv, "BLOCK"), "wkv stages": (triton_wkv, "STAGES"),
+    "wkv programs": (triton_wkv, "PROGRAMS"), "loss held": (triton_loss, "HELD"),
+    "loss swept": (triton_loss, "SWEPT"), "loss chunk": (loss_module, "CHUNK_GPU"),
+}  # fmt: skip
+SHIPPED = {name: getattr(*dial) for name, dial in DIALS.items()}
 
 
-def check_wkv(args: argparse.Namespace) -> None:
-    """Forward, end state and all gradients against a float64 loop."""
-    cases = [
-        ("normal", 4, 200, 512, 1.0, "init", False), ("resets", 4, 333, 96, 1.0, "init", True),
-        ("k x 30", 2, 256, 64, 30.0, "init", False), ("k x 300", 2, 256, 64, 300.0, "init", False),
-        ("strong decay", 2, 256, 64, 1.0, "strong", False), ("no decay", 2, 256, 64, 1.0, "none", False),
-        ("T = 4096", 1, 4096, 64, 2.0, "init", True), ("one token", 3, 1, 40, 1.0, "init", False),
-    ]  # fmt: skip
-    if DEVICE == "cpu":
-        cases = [("rehearsal", 2, 40, 24, 1.0, "init", True)]
-    worst = 0.0
-    for name, B, T, C, scale, decay, resets in cases:
-        spread = {
-            "init": torch.linspace(-5, 3, C),
-            "strong": 3 + torch.rand(C),
-            "none": torch.full((C,), -30.0),
-        }
-        start = torch.stack([torch.randn(B, C), torch.rand(B, C) + 0.5, torch.randn(B, C)])
-        k, v = torch.randn(B, T, C) * scale, torch.randn(B, T, C)
-        inputs = [x.to(DEVICE) for x in (-torch.exp(spread[decay]), torch.randn(C), k, v, start)]
-        reset = (torch.rand(B, T) < 0.05).to(DEVICE) if resets else None
-        gy = torch.randn(B, T, C).to(DEVICE)
-        wide = [x.double().requires_grad_() for x in inputs]
-        y, end = loop(*wide, reset)
-        want = [y, end[0] / end[1], *torch.autograd.grad((y * gy).sum() + (end[0] / end[1]).sum(), wide)]
-        for dtype in (torch.float32, torch.bfloat16):
-            here = [x.clone() for x in inputs]
-            here[2], here[3] = here[2].to(dtype), here[3].to(dtype)
-            if dtype == torch.bfloat16 and scale > 1:
-                continue
-            leaves = [x.requires_grad_() for x in here]
-            y, end = wkv(*leaves, reset, kernel="triton")
-            total = (y * gy).sum() + (end[0] / end[1]).sum()
-            got = [y, end[0] / end[1], *torch.autograd.grad(total, leaves)]
-            errors = [relative(a, b) for a, b in zip(got, want, strict=True)]
-            names = ("y", "end", "gw", "gu", "gk", "gv", "gstart")
-            limit = 2e-2 if dtype == torch.bfloat16 else 2e-3 if scale > 100 else 2e-4
-            ok = all(e < limit for e in errors)
-            worst = max(worst, *errors) if dtype == torch.float32 and scale < 100 else worst
-            say("check wkv", case=name, dtype=str(dtype), ok=ok, **dict(zip(names, errors, strict=True)))
-    TABLE.append(f"wkv against float64 loop: worst relative error {worst:.1e}")
-
-
-def moved(model: TinyRWKVLM) -> TinyRWKVLM:
-    """Away from the zeros of a new model."""
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(torch.randn_like(p) * (0.02 if p.ndim == 2 else 0.05))
-    return model
-
-
-def check_trunk(args: argparse.Namespace) -> None:
-    """Fused against plain: float32, then the loss's gradients in bfloat16 against float32."""
-    torch.manual_seed(0)
-    model = moved(TinyRWKVLM.of(PRESETS[args.preset], vocab_size=3000)).to(DEVICE)
-    length = 150 if DEVICE == "cuda" else 20
-    ids = torch.randint(0, 3000, (4, length), device=DEVICE)
-    reset = torch.rand(4, length, device=DEVICE) < 0.03
-    torch.backends.cuda.matmul.allow_tf32 = False
-
-    def result(kind: str, autocast: bool) -> list[Tensor]:
-        os.environ["RUSTY_FUSED"] = "0" if kind == "plain" else "1"
-        fused.PRODUCTS = kind == "products"
-        state = model.initial_state(4)
-        model.zero_grad()
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
-            total, _, end = model.loss(ids, ids.roll(-1, 1), state=state, reset=reset)
-        total.backward()
-        grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-        return [total.detach(), end.detach()[:, :4], *grads]
-
-    want = result("plain", False)
-    for kind, autocast, limit in (
-        ("fused", False, 1e-4), ("plain", True, 5e-2), ("fused", True, 5e-2), ("products", True, 5e-2),
-    ):  # fmt: skip
-        errors = [relative(a, b) for a, b in zip(result(kind, autocast), want, strict=True)]
-        worst = max(errors[2:])
-        name = [n for n, p in model.named_parameters() if p.grad is not None][errors[2:].index(worst)]
-        say("check trunk", kind=kind, bf16=autocast, loss=errors[0], end=errors[1], gradient=worst, of=name,
-            mean=sum(errors[2:]) / len(errors[2:]), ok=worst < limit)  # fmt: skip
-    fused.PRODUCTS = False
-    os.environ["RUSTY_FUSED"] = "1"
+def turn_to(settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        setattr(*DIALS[name], value)
 
 
 # ------------------------------------------------------------------ how fast
@@ -190,121 +98,157 @@ def stepper(args: argparse.Namespace, model: TinyRWKVLM, **options: Any) -> Call
     return step
 
 
-def measure(args: argparse.Namespace, name: str, step: Callable[[], None]) -> None:
+def measure(args: argparse.Namespace, name: str, step: Callable[[], Any], *, tokens: int = 0) -> None:
+    """Steps in a row between two marks: what a training run would see."""
     before = time.time()
-    step()
+    for _ in some(1, 2, 3):
+        step()
     sync()
     first = time.time() - before
     if DEVICE == "cpu":
         say("step", kind=name, first_s=first)
         return
-    ms = timed(step, warm=3, runs=10)
-    again = timed(step, warm=0, runs=10)
-    sync()
-    before = time.time()
-    for _ in range(5):
-        step()
-    launch = (time.time() - before) / 5 * 1e3
-    sync()
-    rate = args.batch * args.time / min(ms, again) * 1e3
+    times, launch = [], 0.0
+    for _ in range(3):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        before = time.time()
+        for _ in range(12):
+            step()
+        launch = (time.time() - before) / 12 * 1e3
+        stop.record()
+        sync()
+        times.append(start.elapsed_time(stop) / 12)
+    rate = (tokens or args.batch * args.time) / min(times) * 1e3
     share = rate / args.floor if getattr(args, "floor", 0) else 0
     peak = torch.cuda.max_memory_allocated() / 1e9
-    say("step", kind=name, ms=ms, again=again, launch_ms=launch, tokens_per_s=rate, of_floor=share,
-        first_s=first, peak_gb=peak)  # fmt: skip
-    TABLE.append(
-        f"{name:32} {ms:7.2f} ms (again {again:.2f})  {rate / 1e6:5.2f} M tokens/s, {share:.2f} of floor"
-    )
+    say("step", kind=name, ms=times, launch_ms=launch, tokens_per_s=rate, of_floor=share, first_s=first,
+        peak_gb=peak)  # fmt: skip
+    spread = " ".join(f"{ms:6.2f}" for ms in times)
+    TABLE.append(f"{name:34} {spread} ms  {rate / 1e6:5.3f} M tokens/s, {share:.3f} of floor")
+
+
+def attempt(args: argparse.Namespace, name: str, make: Callable[[], Callable[[], Any]]) -> None:
+    try:
+        if DEVICE == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        measure(args, name, make())
+    except Exception:
+        say("step", kind=name, error=traceback.format_exc()[-1500:])
+        TABLE.append(f"{name:34} FAILED")
 
 
 def steps(args: argparse.Namespace) -> None:
-    """The whole training step, several ways."""
-    from rusty_r2.lm.kernels import triton_wkv
+    """The whole training step, several ways; what the sweeps found best against what ships."""
 
-    torch.manual_seed(0)
-    model = TinyRWKVLM.of(PRESETS[args.preset]).to(DEVICE)
-    step = stepper(args, model)
-    usual = triton_wkv.PROGRAMS
+    def new() -> TinyRWKVLM:
+        torch.manual_seed(0)
+        return TinyRWKVLM.of(PRESETS[args.preset]).to(DEVICE)
 
-    def attempt(name: str, run: Callable[[], None]) -> None:
-        try:
-            measure(args, name, run)
-        except Exception:
-            say("step", kind=name, error=traceback.format_exc()[-1500:])
-
-    attempt("fused", step)
-    fused.PRODUCTS = True
-    attempt("fused + own ffn products", step)
-    fused.PRODUCTS = False
-    triton_wkv.PROGRAMS = 1
-    attempt("fused, wkv not cut in time", step)
-    triton_wkv.PROGRAMS = usual
+    best = {name: getattr(*dial) for name, dial in DIALS.items()}
+    say("step", best=best, shipped=SHIPPED)
+    before = {
+        "mix forward": (32, 256, 1), "mix backward": (32, 256, 1), "wkv block": 64, "wkv stages": 1,
+        "wkv programs": 8192, "loss held": (0, 0), "loss swept": (4096, 8), "loss chunk": 16384,
+    }  # fmt: skip
+    for name, dials in (("dials before", before), ("dials shipped", SHIPPED), ("dials best", best)):
+        turn_to(dials)
+        attempt(args, f"fused, {name}", lambda: stepper(args, new()))
+        if DEVICE == "cuda":
+            attempt(args, f"fused, {name}, in a CUDA graph", lambda: graphed(args, new()))
     os.environ["RUSTY_FUSED"] = "0"
-    attempt("plain eager", step)
+    attempt(args, "plain eager", lambda: stepper(args, new()))
     os.environ["RUSTY_FUSED"] = "1"
-    attempt("fused in a CUDA graph", graphed(args))
 
 
-def graphed(args: argparse.Namespace) -> Callable[[], None]:
-    model = TinyRWKVLM.of(PRESETS[args.preset]).to(DEVICE)
+def graphed(args: argparse.Namespace, model: TinyRWKVLM) -> Callable[[], None]:
     step = stepper(args, model, capturable=True)
-    made: list[torch.cuda.CUDAGraph] = []
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
 
-    def run() -> None:
-        if not made:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(3):
-                    step()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                step()
-            made.append(graph)
-        made[0].replay()
 
-    return run
+def trainer(args: argparse.Namespace) -> None:
+    """`rusty train supervised`'s own loop on random rows, with its clipping, counters and feeder thread."""
+    from contextlib import closing
+
+    from gpu_trainer import Noise, trainer_of
+
+    from rusty_r2.train.batches import Feeder
+
+    for record in (False, True):
+        made = trainer_of(args.preset, args.batch, args.time, device=DEVICE, record=record)
+        feeder = Feeder(
+            Noise(PRESETS[args.preset].vocab_size, args.time), start=0, stop=100_000,
+            which=range(args.batch), device=made.world.device,
+        )  # fmt: skip
+        with closing(feeder):
+            batches = iter(feeder)
+            attempt(
+                args, f"the trainer, {'recorded' if record else 'step by step'}",
+                lambda: lambda: made._learn(next(batches)),  # noqa: B023
+            )  # fmt: skip
+            say("trainer", record=record, loss=float(made.window[0] / made.window[1]))
 
 
 def compiled(args: argparse.Namespace) -> None:
     """The plain trunk under torch.compile."""
     model = TinyRWKVLM.of(PRESETS[args.preset]).to(DEVICE)
     model.trunk = torch.compile(model.trunk)  # type: ignore[method-assign]
-    measure(args, "plain + torch.compile", stepper(args, model))
+    attempt(args, "plain + torch.compile", lambda: stepper(args, model))
 
 
 # ------------------------------------------------------------------ where it goes
 
 
+GROUPS = {
+    "products": ("nvjet", "gemm", "splitK", "cutlass"), "mix forward": ("_forward_mix",),
+    "mix backward": ("_backward_mix",), "wkv": ("_piece_ends", "_carry", "_forward", "_backward"),
+    "loss": ("_turn",), "squared relu": ("_squared",), "gate": ("_gated",),
+    "embedding": ("_scatter", "gather"),
+    "optimizer": ("multi_tensor", "adam"), "sums": ("reduce_kernel",), "copies": ("copy", "Memcpy"),
+    "fills": ("Memset", "FillFunctor"),
+}  # fmt: skip
+
+
 def profile(args: argparse.Namespace) -> None:
     from torch.profiler import ProfilerActivity
 
-    for kind in ("fused", "fused + own ffn products"):
-        fused.PRODUCTS = kind != "fused"
-        step = stepper(args, TinyRWKVLM.of(PRESETS[args.preset]).to(DEVICE))
+    step = stepper(args, TinyRWKVLM.of(PRESETS[args.preset]).to(DEVICE))
+    for _ in some(1, 2, 3):
+        step()
+    sync()
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in some(1, 2, 3):
             step()
         sync()
-        with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as seen:
-            for _ in some(1, 2, 3):
-                step()
-            sync()
-        rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
-        whole = sum(row.self_device_time_total for row in rows)
-        say("profile", kind=kind, busy_ms=whole / 3e3)
-        for row in rows[:32]:
-            say(
-                "profile",
-                ms=round(row.self_device_time_total / 3e3, 3),
-                calls=row.count / 3,
-                kernel=row.key[:90],
-            )
-    fused.PRODUCTS = False
+    rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
+    for row in rows[:40]:
+        ms = row.self_device_time_total / 3e3
+        say("profile", ms=ms, calls=row.count / 3, kernel=row.key[:100])
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        name = next((name for name, marks in GROUPS.items() if any(m in row.key for m in marks)), "rest")
+        group = groups.setdefault(name, [0.0, 0.0])
+        group[0] += row.self_device_time_total / 3e3
+        group[1] += row.count / 3
+    TABLE.append(f"busy {sum(ms for ms, _ in groups.values()):.2f} ms a step:")
+    for name, (ms, calls) in sorted(groups.items(), key=lambda item: -item[1][0]):
+        TABLE.append(f"  {name:14} {ms:7.3f} ms in {calls:5.0f} calls")
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "check": check_wkv, "trunk": check_trunk, "floor": floor, "step": steps, "profile": profile,
-    "loss": sweeps.loss, "wkv": sweeps.wkv, "mix": sweeps.mix, "ffn": sweeps.ffn, "compile": compiled,
+    "check": checks.wkv_kernel, "trunk": checks.trunk, "floor": floor, "mix": sweeps.mix, "wkv": sweeps.wkv,
+    "loss": sweeps.loss, "embed": sweeps.embed, "ffn": sweeps.ffn, "step": steps, "profile": profile,
+    "trainer": trainer, "bnb": checks.engine, "compile": compiled,
 }  # fmt: skip
 
 
@@ -317,7 +261,7 @@ def main() -> None:
     parser.add_argument("--time", type=int, default=1024)
     parser.add_argument("--only", nargs="*", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--rehearse", action="store_true", help="no GPU: toy sizes, times without meaning")
-    parser.add_argument("--seconds", type=float, default=420, help="no section starts after this long")
+    parser.add_argument("--seconds", type=float, default=200, help="no section starts after this long")
     args = parser.parse_args()
     if args.rehearse:
         args.batch, args.time = 2, 40

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """What benchmarks/gpu.py is made of: its clock, its printing, and sweeps over each kernel's own dials.
 
-A sweep says what a different block size or chunk would cost, so that the defaults in rusty_r2/lm/kernels
-can be chosen from one run. Nothing to run here: python benchmarks/gpu.py --only wkv mix loss ffn
+A sweep says what a different block size or chunk would cost, and sets the fastest for the sections that
+follow, so that the defaults in rusty_r2/lm can be chosen from one run. Calls are timed inside a CUDA graph:
+what Python takes to launch them does not count. Nothing to run here: python benchmarks/gpu.py --only mix wkv
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,22 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rusty_r2.lm.loss import linear_cross_entropy
-from rusty_r2.lm.rwkv import PRESETS
-
 BEGAN = time.time()
 DEVICE = "cpu" if "--rehearse" in sys.argv else "cuda"
 if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are defined
 
+from rusty_r2.lm import loss as loss_module  # noqa: E402
+from rusty_r2.lm.kernels import triton_gather, triton_loss, triton_mix, triton_wkv  # noqa: E402
+from rusty_r2.lm.rwkv import PRESETS  # noqa: E402
+
+TABLE: list[str] = []
+BF16 = torch.bfloat16
+
 
 def say(section: str, **what: Any) -> None:
-    print(json.dumps({"section": section, "at": round(time.time() - BEGAN, 1), **what}), flush=True)
+    rounded = {k: round(v, 4) if isinstance(v, float) and abs(v) > 1e-3 else v for k, v in what.items()}
+    print(json.dumps({"section": section, "at": round(time.time() - BEGAN, 1), **rounded}), flush=True)
 
 
 def sync() -> None:
@@ -41,22 +47,27 @@ def sync() -> None:
         torch.cuda.synchronize()
 
 
-def timed(f: Callable[[], Any], *, warm: int = 3, runs: int = 10) -> float:
-    """Median milliseconds of f on the GPU."""
+def timed(f: Callable[[], Any], *, calls: int = 10, plays: int = 5) -> float:
+    """Median milliseconds of one call of f on the GPU, played from a graph."""
+    before = time.perf_counter()
+    f()
     if DEVICE == "cpu":
-        before = time.perf_counter()
-        f()
         return (time.perf_counter() - before) * 1e3
-    for _ in range(warm):
-        f()
+    f()
     sync()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
-        f()
-        mark.record()
-    sync()
-    return statistics.median(a.elapsed_time(b) for a, b in pairwise(marks))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            f()
+    times = []
+    for _ in range(plays):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        stop.record()
+        sync()
+        times.append(start.elapsed_time(stop) / calls)
+    return statistics.median(times)
 
 
 def some(*choices: Any) -> tuple[Any, ...]:
@@ -69,118 +80,170 @@ def relative(a: Tensor, b: Tensor) -> float:
     return float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-30))
 
 
-def wkv(args: argparse.Namespace) -> None:
-    """How many programs, and how many channels each."""
-    from rusty_r2.lm.kernels import triton_wkv
-
-    c = PRESETS[args.preset]
-    k, v, g = (
-        torch.randn(args.batch, args.time, c.d_hidden, device=DEVICE, dtype=torch.bfloat16) for _ in range(3)
+def sweep(name: str, owner: Any, dial: str, choices: Any, call: Callable[[], Any], megabytes: float) -> None:
+    """Time `call` for each setting of `owner.dial` and leave it at the fastest."""
+    usual, found = getattr(owner, dial), []
+    for choice in some(*dict.fromkeys([usual, *choices])):
+        setattr(owner, dial, choice)
+        try:
+            found.append((timed(call), choice))
+            say(name, dial=dial, setting=choice, ms=found[-1][0], gb_per_s=megabytes / found[-1][0])
+        except Exception as problem:
+            say(name, dial=dial, setting=choice, error=repr(problem)[:300])
+    best, first = min(found), next((ms for ms, choice in found if choice == usual), 0.0)
+    setattr(owner, dial, best[1])
+    floor = megabytes / 4230
+    TABLE.append(
+        f"{name:14} {dial:9} {first:7.4f} ms at {usual}, best {best[0]:7.4f} at {best[1]}; memory {floor:.4f}"
     )
-    w = -torch.exp(torch.linspace(-5, 3, c.d_hidden, device=DEVICE))
-    u = torch.randn_like(w)
-    usual = triton_wkv.PROGRAMS, triton_wkv.BLOCK
-    for block in some(32, 64, 128):
-        for programs in some(1, 4096, 8192, 16384, 32768):
-            triton_wkv.PROGRAMS, triton_wkv.BLOCK = programs, block
-            y, end, *kept = triton_wkv.forward(w, u, k, v, None, None, True)
-            ahead = timed(lambda: triton_wkv.forward(w, u, k, v, None, None, True))
-            rest = (y, end, kept, g, None)
-            back = timed(lambda: triton_wkv.backward(w, u, k, v, None, None, *rest))  # noqa: B023
-            cut = triton_wkv.pieces(args.batch, args.time, c.d_hidden)
-            say("sweep wkv", block=block, programs=programs, pieces=cut, forward_ms=ahead, backward_ms=back)
-    triton_wkv.PROGRAMS, triton_wkv.BLOCK = usual
+
+
+def tokens_of(args: argparse.Namespace, width: int, count: int, **more: Any) -> list[Tensor]:
+    return [
+        torch.randn(args.batch, args.time, width, device=DEVICE, dtype=BF16, **more) for _ in range(count)
+    ]
 
 
 def mix(args: argparse.Namespace) -> None:
-    """Rows of a program and warps, for the largest fused pass, and what the memory allows."""
-    from rusty_r2.lm.kernels import triton_mix
-
+    """The two fused passes of a block: rows of a program, channels of a warp, rows loaded ahead."""
     C = PRESETS[args.preset].d_hidden
-    new: dict[str, Any] = {"device": DEVICE, "dtype": torch.bfloat16, "requires_grad": True}
-    x, add, gate = (torch.randn(args.batch, args.time, C, **new) for _ in range(3))
+    x, add, gate = tokens_of(args, C, 3, requires_grad=True)
     norm = torch.nn.LayerNorm(C).to(DEVICE)
     mixes = tuple(torch.rand(C, device=DEVICE, requires_grad=True) for _ in range(3))
-    amount = 2**30 if DEVICE == "cuda" else 2**20
-    big, other = (torch.empty(amount, device=DEVICE, dtype=torch.uint8) for _ in range(2))
-    speed = 2 * amount / timed(lambda: other.copy_(big)) / 1e6
-    say("sweep mix", copy_gb_per_s=speed)
-    usual = triton_mix.ROWS, triton_mix._warps
     size = x.numel() * 2 / 1e6
-    for rows in some(8, 16, 32, 64):
-        for warps in some(1, 2, 4):
-            triton_mix.ROWS = rows
-            triton_mix._warps = lambda channels: warps  # noqa: B023
-            ahead = timed(lambda: triton_mix.add_norm_mix(x, add, gate, norm, mixes))
-            total, out = triton_mix.add_norm_mix(x, add, gate, norm, mixes)
-            pull = [torch.randn_like(total), *(torch.randn_like(t) for t in out)]
-            leaves = [x, add, gate, norm.weight, *mixes]
-            ends = [total, *out]
-            back = timed(lambda: torch.autograd.grad(ends, leaves, pull, retain_graph=True))  # noqa: B023
-            say("sweep mix", rows=rows, warps=warps, forward_ms=ahead, backward_ms=back,
-                forward_gb_per_s=7 * size / ahead, backward_gb_per_s=10 * size / back)  # fmt: skip
-    triton_mix.ROWS, triton_mix._warps = usual
+    ahead = list(product((4, 8, 16, 32), (128, 256, 512), (1, 2, 3)))
+    with torch.no_grad():
+        sweep(
+            "mix forward", triton_mix, "FORWARD", ahead,
+            lambda: triton_mix.add_norm_mix(x, add, gate, norm, mixes), 7 * size,
+        )  # fmt: skip
+        ms = timed(lambda: triton_mix.add_norm_mix(x, add, None, norm, mixes[:2]))
+        say("mix forward", kind="channel-mix", ms=ms, gb_per_s=5 * size / ms)
+    for kind, inputs, amount in (
+        ("mix backward", (add, gate, norm, mixes), 10), ("mix back ffn", (add, None, norm, mixes[:2]), 5),
+    ):  # fmt: skip
+        total, _, out = triton_mix.add_norm_mix(x, *inputs)
+        ends = [total, *out]
+        pull = [torch.randn_like(t) for t in ends]
+        leaves = [t for t in (x, *inputs[:2], norm.weight, *inputs[3]) if t is not None]
+        back = [(8, 128, 1), (16, 128, 1), (32, 128, 1), (64, 128, 1), (8, 256, 1), (32, 256, 1)]
+        back += list(product((8, 16, 32, 64), (128, 256), (2, 3)))
+        if kind == "mix back ffn":  # one setting serves both: look only
+            back = [triton_mix.BACKWARD, (32, 128, 2), (32, 256, 2), (16, 256, 1)]
+        kept = triton_mix.BACKWARD
+        sweep(
+            kind, triton_mix, "BACKWARD", back,
+            lambda: torch.autograd.grad(ends, leaves, pull, retain_graph=True), amount * size,  # noqa: B023
+        )  # fmt: skip
+        triton_mix.BACKWARD = kept if kind == "mix back ffn" else triton_mix.BACKWARD
+
+
+def wkv(args: argparse.Namespace) -> None:
+    """Channels of a program, how many programs, tokens loaded ahead."""
+    C = PRESETS[args.preset].d_hidden
+    k, v, g = tokens_of(args, C, 3)
+    w = -torch.exp(torch.linspace(-5, 3, C, device=DEVICE))
+    u = torch.randn_like(w)
+    size = k.numel() * 2 / 1e6
+    best: tuple[float, Any] = (1e9, None)
+    usual = (triton_wkv.BLOCK, triton_wkv.STAGES, triton_wkv.PROGRAMS)
+    rest = list(product((64, 128), (1, 2, 3, 4), (4096, 8192, 16384)))
+    for dials in some(*dict.fromkeys([usual, *rest])):
+        triton_wkv.BLOCK, triton_wkv.STAGES, triton_wkv.PROGRAMS = dials
+        y, end, *kept = triton_wkv.forward(w, u, k, v, None, None, True)
+        ahead = timed(lambda: triton_wkv.forward(w, u, k, v, None, None, True))
+        rest_of = (y, end, kept, g, None)
+        back = timed(lambda: triton_wkv.backward(w, u, k, v, None, None, *rest_of))  # noqa: B023
+        say("wkv", block_stages_programs=dials, forward_ms=ahead, backward_ms=back, sum=ahead + back,
+            forward_gb_per_s=8 * size / ahead, backward_gb_per_s=13 * size / back)  # fmt: skip
+        if dials == usual:
+            first = ahead + back
+        best = min(best, (ahead + back, dials))
+    triton_wkv.BLOCK, triton_wkv.STAGES, triton_wkv.PROGRAMS = best[1]
+    TABLE.append(
+        f"wkv            both      {first:7.4f} ms at {usual}, best {best[0]:7.4f} at {best[1]}; "
+        f"memory {21 * size / 4230:.4f}"
+    )
 
 
 def loss(args: argparse.Namespace) -> None:
-    """Tokens of a chunk, columns of a sweep, and how the head's gradient is summed."""
-    from rusty_r2.lm.kernels import triton_loss
-
+    """The turn of logits into their gradient, held in registers or swept, and the whole head."""
     c = PRESETS[args.preset]
     tokens = args.batch * args.time
-    hidden = torch.randn(tokens, c.d_hidden, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
-    weight = torch.randn(c.vocab_size, c.d_hidden, device=DEVICE, requires_grad=True)
-    targets = torch.randint(0, c.vocab_size, (tokens,), device=DEVICE)
-    for chunk in some(2048, 4096, 8192, 16384, 32768):
-        ms = timed(lambda: linear_cross_entropy(hidden, weight, targets, chunk=chunk), runs=5)  # noqa: B023
-        say("sweep loss", chunk=chunk, ms=ms)
     many = 16384 if DEVICE == "cuda" else 4
-    logits = torch.randn(many, c.vocab_size, device=DEVICE, dtype=torch.bfloat16)
-    usual = triton_loss.BLOCK
-    for block in some(2048, 4096, 8192, 16384, 32768):
-        triton_loss.BLOCK = block
-        ms = timed(lambda: triton_loss.turn(logits, targets[:many], True), runs=5)
-        say("sweep loss", block=block, rows=many, ms=ms, gb_per_s=2 * logits.numel() * 2 / ms / 1e6)
-    triton_loss.BLOCK = usual
-    total = torch.zeros_like(weight)
-    part = hidden.detach()[:many]
-    want = total + torch.mm(logits.t(), part, out_dtype=torch.float32)
-    separate = timed(lambda: total.add_(torch.mm(logits.t(), part, out_dtype=torch.float32)), runs=5)
-    total.zero_()
-    torch.addmm(total, logits.t(), part, out_dtype=torch.float32, out=total)
-    error = relative(total, want)
-    inside = timed(lambda: torch.addmm(total, logits.t(), part, out_dtype=torch.float32, out=total), runs=5)
-    say("sweep loss", addmm_in_place_error=error, separate_ms=separate, in_place_ms=inside)
+    logits = torch.randn(many, c.vocab_size, device=DEVICE, dtype=BF16)
+    targets = torch.randint(0, c.vocab_size, (tokens,), device=DEVICE)
+    size = 2 * logits.numel() * 2 / 1e6
+
+    def turn() -> Tensor:
+        return triton_loss.turn(logits, targets[:many], True)
+
+    third = triton_loss.HELD[0]
+    sweep("turn held", triton_loss, "HELD", [(third, 8), (third, 16), (third, 32)], turn, size)
+    held, triton_loss.HELD = triton_loss.HELD, (0, 0)
+    blocks = list(product((2048, 4096, 8192), (4, 8, 16)))
+    sweep("turn swept", triton_loss, "SWEPT", blocks, turn, size)
+    swept = timed(turn)
+    triton_loss.HELD = held
+    if DEVICE == "cuda" and timed(turn) > swept:
+        triton_loss.HELD = (0, 0)
+        say("turn", chosen="swept")
+    hidden = torch.randn(tokens, c.d_hidden, device=DEVICE, dtype=BF16, requires_grad=True)
+    weight = torch.randn(c.vocab_size, c.d_hidden, device=DEVICE, requires_grad=True)
+
+    def head() -> Tensor:
+        return loss_module.linear_cross_entropy(hidden, weight, targets)
+
+    before, loss_module.CHUNK_CPU = loss_module.CHUNK_CPU, loss_module.CHUNK_GPU
+    sweep("head + loss", loss_module, "CHUNK_GPU", [8192, 16384, 32768, 65536], head, 0.0)
+    loss_module.CHUNK_CPU, loss_module.CHUNK_GPU = before, min(loss_module.CHUNK_GPU, 32768)
+
+
+def embed(args: argparse.Namespace) -> None:
+    """The gradient of the embedding: added in place, or sorted by PyTorch."""
+    c = PRESETS[args.preset]
+    ids = torch.randint(0, c.vocab_size, (args.batch, args.time), device=DEVICE)
+    often = (torch.rand(args.batch, args.time, device=DEVICE) ** 8 * c.vocab_size).long()
+    for width in (c.d_embed, c.d_hidden):
+        table = torch.randn(c.vocab_size, width, device=DEVICE, dtype=BF16, requires_grad=True)
+        for kind, which in (("uniform", ids), ("few words often", often)):
+            pull = torch.randn(args.batch, args.time, width, device=DEVICE, dtype=BF16)
+            for name, rows in (
+                ("gather", triton_gather.gather(table, which)),
+                ("torch", torch.nn.functional.embedding(which, table)),
+            ):
+                ms = timed(lambda: torch.autograd.grad(rows, table, pull, retain_graph=True))  # noqa: B023
+                say("embedding", width=width, ids=kind, by=name, backward_ms=ms)
+                TABLE.append(f"embedding gradient, {width} wide, {kind:16} {name:7} {ms:7.4f} ms")
 
 
 def ffn(args: argparse.Namespace) -> None:
-    """Tiles of our own products against the library's product and a separate squared ReLU."""
-    from rusty_r2.lm.kernels import triton_ffn, triton_mix
-
+    """Channel-mix's products whole, or in pieces of tokens whose inner activations stay in the cache."""
     c = PRESETS[args.preset]
     tokens = args.batch * args.time
-    new: dict[str, Any] = {"device": DEVICE, "dtype": torch.bfloat16}
-    x, key = torch.randn(tokens, c.d_hidden, **new), torch.randn(c.width, c.d_hidden, **new) * 0.05
-    value, g = torch.randn(c.d_hidden, c.width, **new) * 0.05, torch.randn(tokens, c.d_hidden, **new)
-    s = torch.empty(tokens, c.width, **new)
-    k = torch.mm(x, key.t())
-    say("sweep ffn", library_ms=timed(lambda: torch.mm(x, key.t(), out=k)),
-        library_and_square_ms=timed(lambda: triton_mix.squared_relu(torch.mm(x, key.t()))),
-        library_back_ms=timed(lambda: torch.mm(g, value, out=s)))  # fmt: skip
-    usual = triton_ffn.TILE
-    tiles = (
-        (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3),
-        (128, 128, 64, 4, 4), (256, 128, 64, 8, 3), (128, 128, 32, 4, 4), (64, 256, 64, 4, 3),
-        (256, 128, 64, 8, 4),
-    )  # fmt: skip
-    for tile in some(*tiles):
-        triton_ffn.TILE = tile
-        try:
-            ahead = timed(lambda: triton_ffn._run(x, key, s, s, 1, key.stride(0), False))
-            error = relative(s, torch.relu(k.float()).square())
-            out = torch.empty_like(s)
-            back = timed(lambda: triton_ffn._run(g, value, s, out, value.stride(0), 1, True))  # noqa: B023
-            say("sweep ffn", tile=tile, forward_ms=ahead, backward_ms=back, error=error)
-        except Exception as problem:
-            say("sweep ffn", tile=tile, error=repr(problem)[:300])
-    triton_ffn.TILE = usual
+    new: dict[str, Any] = {"device": DEVICE, "dtype": BF16}
+    x, g = torch.randn(tokens, c.d_hidden, **new), torch.randn(tokens, c.d_hidden, **new)
+    key, value = torch.randn(c.width, c.d_hidden, **new), torch.randn(c.d_hidden, c.width, **new)
+    s, gk = torch.empty(tokens, c.width, **new), torch.empty(tokens, c.width, **new)
+    out, gx = torch.empty_like(x), torch.empty_like(g)
+
+    def ahead(piece: int) -> None:
+        for a in range(0, tokens, piece):
+            at = slice(a, a + piece)
+            torch.mm(x[at], key.t(), out=s[at])
+            triton_mix.square(s[at], s[at])
+            torch.mm(s[at], value.t(), out=out[at])
+
+    def back(piece: int) -> None:
+        for a in range(0, tokens, piece):
+            at = slice(a, a + piece)
+            torch.mm(g[at], value, out=gk[at])
+            triton_mix.square_back(s[at], gk[at], gk[at])
+            torch.mm(gk[at], key, out=gx[at])
+        torch.mm(gk.t(), x)
+        torch.mm(g.t(), s)
+
+    for piece in some(tokens, 4096, 8192, 16384):
+        a, b = timed(lambda: ahead(piece)), timed(lambda: back(piece))  # noqa: B023
+        say("ffn", piece=piece, forward_ms=a, backward_ms=b)
+        TABLE.append(f"ffn in pieces of {piece:6}: forward {a:.4f} ms, backward {b:.4f} ms")

@@ -24,6 +24,10 @@ from rusty_r2.lm import native
 
 _SOURCE = Path(__file__).parent / "kernels" / "softmax.cpp"
 
+CHUNK_GPU = 32768
+CHUNK_CPU = 512
+"""Tokens whose logits exist at once."""
+
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, chunk: int = 0) -> Tensor:
     """Sum of -log softmax(hidden @ weight.T)[target] over rows; hidden [N,C], weight [V,C], targets [N]."""
@@ -33,7 +37,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, *, chu
             raise DataError(f"targets {low}..{high} are not among the model's {len(weight)} words")
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-    rows = chunk or (16384 if hidden.is_cuda else 512)
+    rows = chunk or (CHUNK_GPU if hidden.is_cuda else CHUNK_CPU)
     learns = torch.is_grad_enabled()
     with torch.autocast(hidden.device.type, enabled=False):
         return _LinearCrossEntropy.apply(hidden, weight, targets, rows, learns)  # type: ignore[no-any-return]
@@ -93,11 +97,14 @@ def turn(logits: Tensor, targets: Tensor, train: bool) -> Any:
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
     """total += a @ b, or total = a @ b for the first, summed in total's own precision."""
+    beta = 0 if first else 1
     if a.dtype == total.dtype:
-        total.addmm_(a, b, beta=0 if first else 1)
-        return
-    product = torch.mm(a, b, out_dtype=total.dtype) if a.is_cuda else torch.mm(a, b)
-    total.copy_(product) if first else total.add_(product)
+        total.addmm_(a, b, beta=beta)
+    elif a.is_cuda:
+        torch.addmm(total, a, b, beta=beta, out_dtype=total.dtype, out=total)
+    else:
+        product = torch.mm(a, b)
+        total.copy_(product) if first else total.add_(product)
 
 
 @lru_cache

@@ -52,9 +52,14 @@ class Batch:
             part = (self.ids[rows], self.targets[rows], self.reset[rows], chosen)
             yield rows, Batch(self.step, int(chosen.sum()), *part)
 
+    @property
+    def whole(self) -> bool:
+        """Whether every target counts."""
+        return self.supervised == self.chosen.size
+
     def where(self) -> Tensor | None:
         """The numbers of the targets that count, row after row; None: all of them."""
-        if self.supervised == self.chosen.size:
+        if self.whole:
             return None
         numbers = torch.from_numpy(np.flatnonzero(self.chosen))
         device = self.ids.device

@@ -32,6 +32,7 @@ from rusty_r2.train.batches import Batch, Feeder, Source
 from rusty_r2.train.distributed import World
 from rusty_r2.train.optim import Descent
 from rusty_r2.train.progress import Progress
+from rusty_r2.train.recorded import Recorded
 
 PERSISTENT = 20
 """steps in a row that are not finite before the run gives up (fp16 needs a few to find its loss scale)"""
@@ -59,6 +60,8 @@ class Trainer:
     """multiply in this type; None: in the weights' own"""
     carried: Tensor | None = None
     """with state carried from window to window: what each of this process's rows remembers"""
+    record: bool = False
+    """on a GPU: play steps of one shape from a recording"""
     log: Callable[[int, dict[str, float]], None] = lambda step, facts: None
     log_interval: int = 20
     step: int = field(init=False, default=0)
@@ -71,6 +74,9 @@ class Trainer:
     def __post_init__(self) -> None:
         self.window = torch.zeros(2, device=self.world.device)
         self._gauge = Gauge()
+        self._recorded = None
+        if self.record and self.world.device.type == "cuda":
+            self._recorded = Recorded(self._gradients_of, self.descent.parameters())
         self._said_skipped = 0.0
         self.begin_at(0, 0)
 
@@ -120,20 +126,25 @@ class Trainer:
             self._take_fewer(ran_out)  # outside of `except`, which would keep the failed try's tensors alive
 
     def _try_gradients(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        if self._recorded is not None and len(batch.ids) <= self.micro and batch.whole:
+            return self._recorded.play(batch, self.carried)
         total = torch.zeros((), device=self.world.device)
         after = []
-        nominal = self.rows * batch.ids.shape[1]
         for where, part in batch.parts(self.micro):
-            before = None if self.carried is None else self.carried[:, :, where]
-            nll, state = self.loss(part, before)
-            self.descent.backward(nll / nominal)
-            total += nll.detach()
-            if before is not None:
-                after.append(state.detach())
+            nll, state = self._gradients_of(part, None if self.carried is None else self.carried[:, :, where])
+            total += nll
+            if state is not None:
+                after.append(state)
         return total, torch.cat(after, dim=2) if after else None
+
+    def _gradients_of(self, part: Batch, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        nll, state = self.loss(part, before)
+        self.descent.backward(nll / (self.rows * part.ids.shape[1]))
+        return nll.detach(), None if before is None else state.detach()
 
     def _take_fewer(self, ran_out: str) -> None:
         self.descent.forget()
+        self._recorded = None
         if self.world.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.micro == 1:

@@ -90,7 +90,7 @@ class Descent:
         self.clip = clip
         self.half = half
         """fp16: losses are scaled up so that small gradients survive, as far as they stay finite"""
-        device = self._parameters()[0].device
+        device = self.parameters()[0].device
         self.scale = torch.tensor(2.0**16 if half else 1.0, device=device)
         self.skipped = torch.zeros((), device=device)
         """steps left out so far"""
@@ -105,7 +105,7 @@ class Descent:
         self.inner.zero_grad(set_to_none=True)
 
     def gradients(self) -> list[Tensor]:
-        return [parameter.grad for parameter in self._parameters() if parameter.grad is not None]
+        return [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
 
     @torch.no_grad()
     def step(self, lr: float, divisor: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class Descent:
             self.scale.mul_(torch.where(bad > 0, 0.5, 1.0 + grown))
             self._finite_in_a_row.mul_(1 - grown)
 
-    def _parameters(self) -> list[nn.Parameter]:
+    def parameters(self) -> list[nn.Parameter]:
         return [parameter for group in self.inner.param_groups for parameter in group["params"]]
 
     def tensors(self, model: nn.Module) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ import torch
 
 from rusty_r2.errors import ConfigError
 from rusty_r2.hardware import detect_hardware
-from rusty_r2.lm import checkpoint
+from rusty_r2.lm import checkpoint, native
 from rusty_r2.lm.rwkv import PRESETS, TinyRWKVLM
 from rusty_r2.lm.tokenizer import END, EOS, VOCAB
 from rusty_r2.run import Run
@@ -107,6 +107,7 @@ class Session:
     def _trainer(self) -> Trainer:
         config, world = self.config, self.world
         torch.set_float32_matmul_precision("high" if world.device.type == "cuda" else "highest")
+        native.keep_memory()
         torch.manual_seed(config.seed)
         model = self._model().to(world.device)
         world.copy([*model.parameters()])
@@ -129,6 +130,7 @@ class Session:
             rate=self._rate,
             autocast=autocast,
             carried=model.initial_state(len(world.share(self.rows))) if config.carry_state else None,
+            record=config.record and not config.compile,
             log=self._log,
             log_interval=config.log_interval,
         )

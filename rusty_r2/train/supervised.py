@@ -84,7 +84,9 @@ class SupervisedConfig:
     sample_tokens: int = 48
     """tokens of sample text written at each evaluation; 0: none"""
     compile: bool = False
-    """torch.compile the model: a minute or two first, then faster on a GPU"""
+    """torch.compile the model (on a GPU the fused kernels, which it replaces, are faster)"""
+    record: bool = True
+    """on a GPU: record a step's launches once and play them again (steps whose every token is supervised)"""
     device: str = "auto"
     """auto, cpu, cuda"""
     seed: int = 42
@@ -95,7 +97,7 @@ MAY_CHANGE = (
     *("max_steps", "max_minutes", "batch_size", "grad_accum_steps", "gradient_checkpointing", "precision"),
     *("data_dir", "tokenizer_path", "checkpoints_dir", "resume_from_checkpoint", "init", "preset"),
     *("log_interval", "ckpt_interval", "keep", "eval_interval", "eval_tokens", "sample_tokens"),
-    *("compile", "device"),
+    *("compile", "record", "device"),
 )
 """options a resumed run may change; rows a step and the data itself are compared by resume.py"""
 

@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
 
 from rusty_r2 import run  # noqa: E402
 from rusty_r2.train.distributed import World  # noqa: E402
+from rusty_r2.train.recorded import WARM  # noqa: E402
 from rusty_r2.train.session import Session  # noqa: E402
 from rusty_r2.train.supervised import SupervisedConfig, train  # noqa: E402
 
@@ -44,15 +45,32 @@ def test_a_run_that_began_on_a_cpu_goes_on_on_a_gpu_and_back(tmp_path, shards, w
 
 
 @pytest.mark.parametrize("carry", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_recorded_step_is_the_step(tmp_path, shards, words, carry, precision):
+    same = {"carry_state": carry, "precision": precision}
+    plain = train(options(shards, words, tmp_path / "plain", record=False, **same))
+    played = train(options(shards, words, tmp_path / "played", record=True, **same))
+    assert losses(played) == pytest.approx(losses(plain), rel=1e-4 if precision == "fp32" else 5e-3)
+
+
+def test_a_step_that_cannot_be_played_is_taken_as_it_is(tmp_path, shards, words):
+    played = train(options(shards, words, tmp_path / "one", precision="fp32"))
+    parts = train(
+        options(shards, words, tmp_path / "four", precision="fp32", batch_size=2, grad_accum_steps=4)
+    )
+    assert losses(parts) == pytest.approx(losses(played), rel=1e-3)
+
+
+@pytest.mark.parametrize("carry", [False, True])
 def test_a_step_waits_for_nothing(tmp_path, shards, words, carry):
     session = Session(
-        options(shards, words, tmp_path / "run", carry_state=carry, max_steps=8), World(torch.device("cuda"))
+        options(shards, words, tmp_path / "run", carry_state=carry, max_steps=10), World(torch.device("cuda"))
     )
     session.trainer = session._trainer()
     learn, seen = session.trainer._learn, []
 
     def watched(batch):
-        torch.cuda.set_sync_debug_mode("error" if len(seen) >= 3 else "default")
+        torch.cuda.set_sync_debug_mode("error" if len(seen) > WARM else "default")
         try:
             learn(batch)
         finally:
@@ -62,4 +80,4 @@ def test_a_step_waits_for_nothing(tmp_path, shards, words, carry):
     session.trainer._learn = watched
     session.trainer.fit(lambda last: False)
     session.run.close()
-    assert seen == list(range(8))
+    assert seen == list(range(10))

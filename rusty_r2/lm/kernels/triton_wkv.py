@@ -16,9 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from rusty_r2.lm.kernels.triton_mix import as_bytes
+
 EMPTY: tl.constexpr = tl.constexpr(-1e38)
 BLOCK = 64
 """Channels of a program: one warp, two neighbours a thread."""
+STAGES = 3
+"""Tokens on their way from memory while one is worked on."""
 PROGRAMS = 8192
 """Programs wanted at once: a warp each, some sixty for every multiprocessor of a large GPU."""
 
@@ -32,7 +36,9 @@ def _merge(a, b):
 
 
 @triton.jit
-def _piece_ends(W, K, V, RESET, ENDS, T, C, L, N, HAS_RESET: tl.constexpr, BC: tl.constexpr):
+def _piece_ends(
+    W, K, V, RESET, ENDS, T, C, L, N, HAS_RESET: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
     """What each piece makes of an empty state: aa, bb, pp, d(aa)/dw, d(bb)/dw, and 1 if nothing was reset."""
     piece = tl.program_id(0).to(tl.int64)
     b, n = piece // N, piece % N
@@ -43,7 +49,7 @@ def _piece_ends(W, K, V, RESET, ENDS, T, C, L, N, HAS_RESET: tl.constexpr, BC: t
     bb, da, db = aa, aa, aa
     pp = aa + EMPTY
     alive = aa + 1.0
-    for t in range(n * L, tl.minimum(n * L + L, T)):
+    for t in tl.range(n * L, tl.minimum(n * L + L, T), num_stages=STAGES):
         if HAS_RESET:
             keep = 1.0 - tl.load(RESET + b * T + t).to(tl.float32)
             alive, aa, bb, da, db = alive * keep, aa * keep, bb * keep, da * keep, db * keep
@@ -100,7 +106,7 @@ def _carry(W, START, ENDS, STARTS, B, C, L, N, HAS_START: tl.constexpr, BC: tl.c
 @triton.jit
 def _forward(
     W, U, K, V, RESET, STARTS, Y, LOG_D, SLOPE, END, END_SLOPE, B, T, C, L, N,
-    HAS_RESET: tl.constexpr, TRAIN: tl.constexpr, BC: tl.constexpr,
+    HAS_RESET: tl.constexpr, TRAIN: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     piece = tl.program_id(0).to(tl.int64)
     b, n = piece // N, piece % N
@@ -114,7 +120,7 @@ def _forward(
     pp = tl.load(STARTS + at + 2 * C, mask=inside, other=EMPTY)
     da = tl.load(STARTS + at + 3 * C, mask=inside, other=0.0)
     db = tl.load(STARTS + at + 4 * C, mask=inside, other=0.0)
-    for t in range(n * L, tl.minimum(n * L + L, T)):
+    for t in tl.range(n * L, tl.minimum(n * L + L, T), num_stages=STAGES):
         if HAS_RESET:
             keep = 1.0 - tl.load(RESET + b * T + t).to(tl.float32)
             aa, bb, da, db = aa * keep, bb * keep, da * keep, db * keep
@@ -142,7 +148,10 @@ def _forward(
 
 
 @triton.jit
-def _piece_ends_back(W, Y, LOG_D, GY, RESET, ENDS, T, C, L, N, HAS_RESET: tl.constexpr, BC: tl.constexpr):
+def _piece_ends_back(
+    W, Y, LOG_D, GY, RESET, ENDS, T, C, L, N,
+    HAS_RESET: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """What each piece, read backwards, adds to GA and GB, under one exponent; 1 if nothing was reset."""
     piece = tl.program_id(0).to(tl.int64)
     b, n = piece // N, piece % N
@@ -154,7 +163,7 @@ def _piece_ends_back(W, Y, LOG_D, GY, RESET, ENDS, T, C, L, N, HAS_RESET: tl.con
     pp = ga + EMPTY
     alive = ga + 1.0
     stop = tl.minimum(n * L + L, T)
-    for i in range(n * L, stop):
+    for i in tl.range(n * L, stop, num_stages=STAGES):
         t = stop - 1 - (i - n * L)
         at = (b * T + t) * C + c
         y = tl.load(Y + at, mask=inside, other=0.0).to(tl.float32)
@@ -209,6 +218,7 @@ def _backward(
     W, U, K, V, Y, LOG_D, SLOPE, GY, RESET, STARTS, START, G_END, END_SLOPE,
     GW, GU, GK, GV, G_START, B, T, C, L, N,
     HAS_RESET: tl.constexpr, HAS_START: tl.constexpr, HAS_G_END: tl.constexpr, BC: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     piece = tl.program_id(0).to(tl.int64)
     b, n = piece // N, piece % N
@@ -227,7 +237,7 @@ def _backward(
             gw += ga * tl.load(END_SLOPE + b * C + c, mask=inside, other=0.0)
             gw += gb * tl.load(END_SLOPE + (B + b) * C + c, mask=inside, other=0.0)
     stop = tl.minimum(n * L + L, T)
-    for i in range(n * L, stop):
+    for i in tl.range(n * L, stop, num_stages=STAGES):
         t = stop - 1 - (i - n * L)
         at = (b * T + t) * C + c
         k = tl.load(K + at, mask=inside, other=0.0).to(tl.float32)
@@ -277,7 +287,7 @@ def forward(
     B, T, C = k.shape
     count, length = pieces(B, T, C)
     blocks = triton.cdiv(C, BLOCK)
-    flags = None if reset is None else reset.to(torch.uint8).contiguous()
+    flags = None if reset is None else as_bytes(reset)
     starts = w.new_empty(B, count, 5, C)
     ends = w.new_empty(B, count, 6, C) if count > 1 else starts
     y, end = torch.empty_like(k), w.new_empty(3, B, C)
@@ -287,14 +297,14 @@ def forward(
     cut = (T, C, length, count)
     if count > 1:
         _piece_ends[(B * count, blocks)](
-            w, k, v, _or(flags, w), ends, *cut, flags is not None, BLOCK, num_warps=1
+            w, k, v, _or(flags, w), ends, *cut, flags is not None, BLOCK, STAGES, num_warps=1
         )
     _carry[(B, blocks)](
         w, _or(start, w), ends, starts, B, C, length, count, start is not None, BLOCK, num_warps=1
     )
     _forward[(B * count, blocks)](
         w, u, k, v, _or(flags, w), starts, y, log_d, slope, end, end_slope, B, *cut,
-        flags is not None, train, BLOCK, num_warps=1,
+        flags is not None, train, BLOCK, STAGES, num_warps=1,
     )  # fmt: skip
     return y, end, log_d, slope, k.new_empty(0), end_slope
 
@@ -307,7 +317,7 @@ def backward(
     B, T, C = k.shape
     count, length = pieces(B, T, C)
     blocks = triton.cdiv(C, BLOCK)
-    flags = None if reset is None else reset.to(torch.uint8).contiguous()
+    flags = None if reset is None else as_bytes(reset)
     log_d, slope, _, end_slope = kept
     starts = w.new_empty(B, count, 3, C)
     ends = w.new_empty(B, count, 4, C) if count > 1 else starts
@@ -317,7 +327,7 @@ def backward(
     cut = (T, C, length, count)
     if count > 1:
         _piece_ends_back[(B * count, blocks)](
-            w, y, log_d, gy, _or(flags, w), ends, *cut, flags is not None, BLOCK, num_warps=1
+            w, y, log_d, gy, _or(flags, w), ends, *cut, flags is not None, BLOCK, STAGES, num_warps=1
         )
     _carry_back[(B, blocks)](
         w, end, _or(g_end, w), ends, starts, B, *cut, g_end is not None, BLOCK, num_warps=1
@@ -325,7 +335,7 @@ def backward(
     _backward[(B * count, blocks)](
         w, u, k, v, y, log_d, slope, gy, _or(flags, w), starts, _or(start, w), _or(g_end, w), end_slope,
         gw, gu, gk, gv, g_start, B, *cut,
-        flags is not None, start is not None, g_end is not None, BLOCK, num_warps=1,
+        flags is not None, start is not None, g_end is not None, BLOCK, STAGES, num_warps=1,
     )  # fmt: skip
     return gw.sum((0, 1)), gu.sum((0, 1)), gk, gv, g_start
 
