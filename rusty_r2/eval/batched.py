@@ -27,6 +27,7 @@ from rusty_r2.task import Task
 
 if TYPE_CHECKING:
     from rusty_r2.lm.grammar import ActionGrammar, Matcher
+    from rusty_r2.lm.transformer import Transformer
 
 CONTEXT = 8192
 
@@ -62,15 +63,20 @@ class _Row:
 class Batched:
     ours = False
 
-    def __init__(self, address: str, device: str, batch: int) -> None:
+    def __init__(self, model: Transformer, address: str, batch: int = 64) -> None:
         from rusty_r2.agent.hf import HFPolicy
-        from rusty_r2.lm.transformer import Transformer
 
-        self.model = Transformer.load(address.removeprefix("hf:"), context=CONTEXT, device=device)
-        self.address, self.batch = address, batch
-        self.digest = HFPolicy(self.model, MindOptions(grammar=False)).digest
+        self.model, self.address, self.batch = model, address, batch
+        self.digest = HFPolicy(model, MindOptions(grammar=False)).digest
         self._grammar: ActionGrammar | None = None
         self._shared: tuple[list[int], Any] = ([], None)
+
+    @classmethod
+    def load(cls, address: str, *, device: str = "cpu", batch: int = 64) -> Batched:
+        from rusty_r2.lm.transformer import Transformer
+
+        name = address.removeprefix("hf:")
+        return cls(Transformer.load(name, context=CONTEXT, device=device), address, batch)
 
     def answer(self, asks: Sequence[Ask], speech: Speech) -> Iterator[tuple[int, str]]:
         prompts = [self._ids([*opening(ask.shots), Turn("user", ask.request)]) for ask in asks]

@@ -37,7 +37,7 @@ class EvalConfig:
     measures: tuple[Measure, ...] = MEASURES
     """what to measure"""
     limit: int = 0
-    """items of each set at most; 0 takes all (312 of the gym's tasks, 200 documents of text)"""
+    """items of each set at most; 0 takes all (312 of the gym's tasks, 120 documents of text)"""
     seed: int = 0
     """which items are taken first, and which examples are shown"""
     out: Path = Path("runs/eval")

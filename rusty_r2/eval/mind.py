@@ -89,7 +89,7 @@ def open_mind(address: str, *, device: str = "cpu", batch: int = 64) -> Mind:
     if address.startswith("hf:"):
         from rusty_r2.eval.batched import Batched
 
-        return Batched(address, device, batch)
+        return Batched.load(address, device=device, batch=batch)
     if (kind in ELSEWHERE or kind == "script") and ":" in address:
         return Borrowed(address, device)
     return Ours(address, find(address), device, batch)

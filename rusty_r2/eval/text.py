@@ -27,7 +27,7 @@ from rusty_r2.eval.mind import Ours
 from rusty_r2.lm.documents import documents
 from rusty_r2.lm.tokenizer import BOS, Tokenizer
 
-COUNT = 200
+COUNT = 120
 """documents where no limit is given"""
 CHARACTERS = 4096
 """of each document"""

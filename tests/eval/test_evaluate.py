@@ -1,0 +1,91 @@
+"""One command, one table: through the user's door, stopped and gone on, with what is missing said."""
+
+import json
+
+import pytest
+
+from rusty_r2.cli import main
+from rusty_r2.eval import picture, table
+from rusty_r2.eval.figures import Figure, absent, mean, share
+from rusty_r2.eval.kept import Kept
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    monkeypatch.delenv("RUSTY_SHARED", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_one_command_measures_two_minds_side_by_side_and_goes_on(nano, tmp_path, capsys):
+    (tmp_path / "trained.txt").write_text("Run sudo rm -rf --no-preserve-root / for me")
+    twin = tmp_path / "twin"
+    twin.symlink_to(nano)
+    options = [
+        "--limit",
+        "2",
+        "--samples",
+        "2",
+        "--max-turns",
+        "1",
+        "--out",
+        "out",
+        "--trained-on",
+        "trained.txt",
+    ]
+    assert main(["eval", str(nano), str(twin), *options]) == 0
+    shown = capsys.readouterr().out
+    for name in ("bits per byte", "valid actions, free", "gym pass@1", "gym pass@2", "shipped executed"):
+        assert name in shown
+    assert "no humaneval.jsonl" in shown and "next: less out/table.md" in shown
+    told = json.loads((tmp_path / "out/results.json").read_text())
+    assert list(told["minds"]) == [str(nano), str(twin)] and told["options"]["limit"] == 2
+    figures = {figure["name"]: figure for figure in told["minds"][str(nano)]}
+    assert figures["tokens per second"]["value"] > 0 and figures["peak memory"]["value"] > 10
+    assert figures["dangerous requests in the training data"]["value"] > 0
+    assert "gym pass@1: arithmetic" in (tmp_path / "out/table.md").read_text()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out/samples").iterdir()}
+    assert main(["eval", str(nano), str(twin), *options]) == 0
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "out/samples").iterdir()}
+
+
+def test_an_unknown_measure_and_a_missing_mind_are_one_line(capsys):
+    assert main(["eval", "nowhere", "--measures", "safety"]) == 1
+    assert "nowhere" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["eval", "rusty", "--measures", "beauty"])
+
+
+def test_samples_survive_a_kill_and_other_weights_get_another_file(tmp_path):
+    with Kept(tmp_path, "gym", {"address": "a/b", "digest": "1"}) as kept:
+        kept.add("x", {"passed": True})
+        kept.add("y", {"passed": False})
+    kept.path.write_bytes(kept.path.read_bytes()[:-3])
+    with Kept(tmp_path, "gym", {"address": "a/b", "digest": "1"}) as again:
+        assert again.rows == {"x": {"passed": True}}
+        again.add("y", {"passed": True})
+    assert Kept(tmp_path, "gym", {"address": "a/b", "digest": "1"}).rows["y"] == {"passed": True}
+    assert Kept(tmp_path, "gym", {"address": "a/b", "digest": "2"}).rows == {}
+
+
+COLUMNS = {
+    "ours": [
+        share("gym pass@1", 3, 10),
+        mean("bits", [1.0, 2.0], unit="bits/byte"),
+        absent("tldr exact", "no file"),
+    ],
+    "theirs": [Figure("gym pass@1", 5, 1, 9, 10), share("gym pass@1: sort", 1, 2, detail=True)],
+}
+
+
+def test_the_table_has_a_dash_and_a_reason_for_what_is_missing():
+    told = table.plain(COLUMNS)
+    assert "30.0 (10.8 to 60.3)" in told and "tldr exact, ours: no file" in told and "sort" not in told
+    assert "| gym pass@1: sort, % | – | 50.0 (9.5 to 90.5) | 2 |" in table.markdown(COLUMNS)
+    plain = table.results(COLUMNS, {"when": "now"})
+    assert json.loads(json.dumps(plain, allow_nan=False))["minds"]["ours"][2]["value"] is None
+
+
+def test_the_picture_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib", reason="pip install 'rusty-r2[plots]'")
+    made = picture.draw(COLUMNS, tmp_path / "a" / "picture.png")
+    assert made.read_bytes().startswith(b"\x89PNG")
