@@ -66,7 +66,7 @@ def interval(rate: dict[str, Any], kind: str) -> str:
     share = rate["passed"] / rate["total"] if rate["total"] else 0.0
     low, high = 100 * rate["low"], 100 * rate["high"]
     return (
-        f'<svg class="rate" viewBox="0 0 100 12" role="img" aria-label="{100 * share:.0f}%">'
+        f'<svg class="rate" viewBox="0 0 100 12" preserveAspectRatio="none" role="img" aria-label="{100 * share:.0f}%">'
         f'<rect class="track" width="100" height="12" rx="2"/>'
         f'<rect class="{kind}" width="{100 * share:.1f}" height="12" rx="2"/>'
         f'<line class="whisker" x1="{low:.1f}" x2="{high:.1f}" y1="6" y2="6"/></svg>'
@@ -84,8 +84,9 @@ def number(value: float) -> str:
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
-    if high - low < 1e-12:
-        return low - 0.5, high + 0.5
+    if high - low <= 1e-9 * abs(high):
+        room = abs(high) / 2 or 0.5
+        return low - room, high + room
     return low, high
 
 

@@ -48,6 +48,8 @@ class LoopConfig:
     """the highest; 0: the method's own"""
     batch_size: int = 0
     """rows at once; 0: what suits this machine"""
+    accumulate: int = 0
+    """batches summed up in one step; 0: about 8 rows a step"""
     max_length: int = 0
     """tokens of a row; 0: the method's own"""
     lora_r: int = 0

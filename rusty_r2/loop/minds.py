@@ -22,7 +22,16 @@ from rusty_r2.registry import Registry, artefact_digest
 from rusty_r2.run import newest
 
 CONFIGS = {"kto": "KTOConfig", "sft": "SFTConfig", "dpo": "DPOConfig", "replay": "ReplayConfig"}
-PASSED_ON = ("max_steps", "learning_rate", "batch_size", "max_length", "lora_r", "device", "seed")
+PASSED_ON = (
+    "max_steps",
+    "learning_rate",
+    "batch_size",
+    "accumulate",
+    "max_length",
+    "lora_r",
+    "device",
+    "seed",
+)
 """options of the loop that training takes as they are; 0 leaves training's own default"""
 
 

@@ -129,13 +129,23 @@ def _went_in(facts: Mapping[str, dict[str, Any]], config: Mapping[str, Any]) -> 
         ("rows", f"{rows.get('rows', 0):,} to learn from, {rows.get('held out', 0):,} held out"),
         ("of them", _counts(rows.get("counts", {}))),
         ("base", str(config.get("base", ""))),
-        ("file", _counts(facts.get("export", {}))),
+        ("file", _file(facts.get("export", {}))),
     ]
-    table = _table((), [(escape(name), escape(value)) for name, value in lines if value])
+    shown = [(f'<span class="name">{escape(name)}</span>', escape(value)) for name, value in lines if value]
+    table = _table((), shown)
     scores = reward.get("scores") or []
     picture = f'<div class="charts">{histogram("rewards of the traces", scores)}</div>' if scores else ""
     notes = "".join(f'<p class="note">{escape(str(note))}</p>' for note in rows.get("notes", []))
     return table + notes + picture
+
+
+def _file(made: Mapping[str, Any]) -> str:
+    shown = dict(made)
+    if "size" in shown:
+        shown["size"] = f"{shown['size'] / 1e6:,.1f} MB"
+    if "sha256" in shown:
+        shown["sha256"] = f"{shown['sha256'][:16]}…"
+    return _counts(shown)
 
 
 def _refused(facts: Mapping[str, dict[str, Any]]) -> str:

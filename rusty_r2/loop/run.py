@@ -29,7 +29,7 @@ from rusty_r2.loop.stages import Done, Made, Stages, alone
 from rusty_r2.registry import Gate, Registry, RegistryError
 
 FINISHED = "finished.json"
-LEARNS = ("max_steps", "learning_rate", "batch_size", "max_length", "lora_r", "seed")
+LEARNS = ("max_steps", "learning_rate", "batch_size", "accumulate", "max_length", "lora_r", "seed")
 
 
 @dataclass(frozen=True)
