@@ -91,6 +91,7 @@ class Transformer:
         self.context = min(context, getattr(model.config, "max_position_embeddings", None) or context)
         self.ends = _ends(model, tokenizer)
         self._memories: list[_Memory] = []
+        self._grammar: ActionGrammar | None = None
 
     @classmethod
     def load(cls, name: str, *, context: int = 4096, device: str = "cpu") -> Transformer:
@@ -130,12 +131,14 @@ class Transformer:
         return str(found)
 
     def grammar(self) -> ActionGrammar:
-        """Only actions, in this tokenizer's words."""
+        """Only actions, in this tokenizer's words; made once."""
         from rusty_r2.lm.grammar import ActionGrammar
 
-        own = self.tokenizer.eos_token_id
-        end = min(self.ends) if own is None else int(own)
-        return ActionGrammar.for_transformers(self.tokenizer, vocab_size=self.words, end=end)
+        if self._grammar is None:
+            own = self.tokenizer.eos_token_id
+            end = min(self.ends) if own is None else int(own)
+            self._grammar = ActionGrammar.for_transformers(self.tokenizer, vocab_size=self.words, end=end)
+        return self._grammar
 
     def next_logprobs(self, ids: Sequence[int]) -> Floats:
         """Log-probabilities [words] of what follows `ids`."""

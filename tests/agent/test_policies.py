@@ -8,14 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from rusty_r2.agent.address import MindOptions
+from rusty_r2.agent.address import MindOptions, open_policy
 from rusty_r2.agent.policy import ScriptedPolicy
 from rusty_r2.agent.prompt import SYSTEM, conversation
 from rusty_r2.errors import PolicyError, ProtocolError
 from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
 from rusty_r2.trace import ExecutionTrace, Step
 
+from .ollama import running
+
 OPTIONS = MindOptions(temperature=0, max_new_tokens=32, top_k=0)
+SHORT = replace(OPTIONS, max_new_tokens=14, context=1024)
+"""for minds that are slower than ours"""
 
 
 def scripted(request):
@@ -30,11 +34,53 @@ def ours(request, **options):
     return RwkvPolicy(model, words, replace(OPTIONS, **options))
 
 
+def llama(request, **options):
+    """Two layers of SmolLM2 through llama.cpp in process."""
+    from rusty_r2.agent.gguf import GGUFPolicy
+
+    return GGUFPolicy(request.getfixturevalue("small_llama"), replace(SHORT, **options))
+
+
+def borrowed(request, **options):
+    """The same two layers through transformers."""
+    model = request.getfixturevalue("small_transformer")
+    from rusty_r2.agent.hf import HFPolicy
+
+    return HFPolicy(model, replace(SHORT, **options))
+
+
+def server(request, **options):
+    """The same behind llama.cpp's own OpenAI-compatible server."""
+    model = request.getfixturevalue("small_llama")
+    request.getfixturevalue("monkeypatch").setenv("RUSTY_API_KEY", model.key)
+    return open_policy(model.url, replace(SHORT, **options))
+
+
+def ollama(request, **options):
+    """The stand-in for Ollama."""
+    request.getfixturevalue("monkeypatch").setenv("OLLAMA_HOST", request.getfixturevalue("ollama_url"))
+    return open_policy("ollama:smol", replace(SHORT, max_new_tokens=64, **options))
+
+
+@pytest.fixture(scope="session")
+def ollama_url():
+    with running() as stand_in:
+        yield stand_in.url
+
+
 MINDS = {
     "script": scripted,
     "rwkv": ours,
     "rwkv, no grammar": lambda request: ours(request, grammar=False),
     "rwkv, sampled": lambda request: ours(request, temperature=0.9, top_k=50, seed=3),
+    "gguf": llama,
+    "gguf, no grammar": lambda request: llama(request, grammar=False),
+    "gguf, sampled": lambda request: llama(request, temperature=0.9, top_k=50, seed=3),
+    "hf": borrowed,
+    "hf, no grammar": lambda request: borrowed(request, grammar=False),
+    "hf, sampled": lambda request: borrowed(request, temperature=0.9, top_k=50, seed=3),
+    "http": server,
+    "ollama": ollama,
 }
 
 
@@ -112,7 +158,7 @@ def test_who_stops_listening_does_no_harm(steady):
     assert policy.reply(trace).text == steady().reply(trace).text
 
 
-@pytest.mark.parametrize("mind", ["rwkv", "rwkv, sampled"])
+@pytest.mark.parametrize("mind", [name for name in MINDS if "no grammar" not in name and name != "script"])
 def test_a_grammar_means_actions(mind, request):
     policy, trace = MINDS[mind](request), asked()
     assert policy.sampling()["grammar"] is True
@@ -195,3 +241,49 @@ def test_logprobs_are_those_of_the_tokens(request, engine, tokenizer):
 def test_a_script_that_is_over_says_so():
     with pytest.raises(PolicyError, match="at its end"):
         ScriptedPolicy().reply(asked())
+
+
+# ── borrowed minds: the same, and what their servers and files are owed ─────────────────────────
+
+
+@pytest.mark.parametrize("mind", ["gguf", "hf", "http"])
+def test_a_borrowed_mind_reads_only_what_is_new(mind, request):
+    """The system prompt, the request and the reply are 100 tokens and more; a turn on top of them is few."""
+    policy, trace = MINDS[mind](request), asked("Read only what is new.")
+    first = policy.reply(trace)
+    second = policy.reply(after(trace, first, seen="exit 0"))
+    assert first.tokens_in + first.facts["tokens_kept"] > 100
+    assert second.tokens_in < 40 and second.facts["tokens_kept"] > 90
+
+
+@pytest.mark.parametrize("mind", ["gguf", "hf", "http"])
+def test_a_conversation_too_long_is_an_error_and_not_cut(mind, request):
+    with pytest.raises(
+        PolicyError, match=r"(context \d+: nothing was cut|exceeds the available context).*:reset"
+    ):
+        MINDS[mind](request).reply(asked("word " * 1100))
+
+
+@pytest.mark.parametrize("mind", ["gguf", "hf"])
+def test_a_message_of_a_borrowed_mind_is_closed(mind, request):
+    """With chance enough one of these is a message that reaches the longest reply."""
+    policy, trace, seen = MINDS[mind](request, temperature=2.0, seed=1, max_new_tokens=12), asked(), 0
+    for _ in range(12):
+        heard = []
+        reply = policy.reply(trace, listen=heard.append)
+        assert "".join(heard) == reply.text and len(reply.token_ids) == len(reply.logprobs)
+        if reply.facts["finish"] == "length" and reply.text.startswith('{"action": "MSG", "message": "'):
+            assert isinstance(parse(reply.text), Msg)
+            seen += 1
+        if seen:
+            return
+    pytest.fail("no message among twelve replies")
+
+
+def test_smollm2_says_the_same_in_both(kept_smollm2, monkeypatch):
+    """The whole model, through the door that a person uses; the first words are far from a tie."""
+    monkeypatch.setenv("RUSTY_HOME", str(kept_smollm2.parents[1]))
+    options = MindOptions(temperature=0, max_new_tokens=10, context=512)
+    said = [open_policy(line, options).reply(asked("Hi")) for line in ("hf:smollm2", "gguf:smollm2")]
+    assert said[0].token_ids == said[1].token_ids and said[0].text == said[1].text
+    assert all(reply.text.startswith('{"action": "') for reply in said)
