@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,7 +73,7 @@ def main(options: Options) -> None:
     warmed = time.process_time() - began
     after = (online if options.mode == "online" else offline)(options, warm)
     spent = time.process_time() - began - warmed
-    before = play(options, warm)
+    before = once(options.folder / f"before-seed{options.seed}.json", lambda: play(options, warm))
     table = compared(before, play(options, after))
     report(options, table, warmed, spent)
 
@@ -180,6 +181,13 @@ def play(options: Options, model: Path) -> Outcomes:
     return outcomes(stage(options, model).play(wanted, list(range(len(wanted)))))
 
 
+def once(path: Path, work: Callable[[], Outcomes]) -> Outcomes:
+    """What both modes need is played once; remove the file after changing options."""
+    if not path.is_file():
+        path.write_text(json.dumps(asdict(work())))
+    return Outcomes(**{name: tuple(values) for name, values in json.loads(path.read_text()).items()})
+
+
 def train_tasks(options: Options, count: int, *, seed: int) -> list[Any]:
     return list(catalog.tasks("train", seed=seed, count=count, families=options.families, difficulty=1))
 
@@ -199,9 +207,8 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def report(options: Options, table: Any, warmed: float, spent: float) -> None:
-    print(
-        f"\n{options.mode}, seed {options.seed}: {options.steps} steps of {options.groups} x {options.generations}"
-    )
+    size = f"{options.groups} x {options.generations}"
+    print(f"\n{options.mode}, seed {options.seed}: {options.steps} steps of {size}")
     print(f"CPU seconds: warm start {warmed:.0f}, GRPO {spent:.0f}\n")
     print(f"| {table.rows} held-out tasks | warm start | after GRPO | change |\n|---|--:|--:|--:|")
     for line in table.lines:

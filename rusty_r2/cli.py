@@ -51,6 +51,7 @@ COMMANDS = {
     "trace stats": ("rusty_r2.traces:stats", "how many runs there are, labelled and not"),
     "trace export": ("rusty_r2.traces:export", "write runs to .jsonl, .parquet or a folder"),
     "trace import": ("rusty_r2.traces:bring_in", "logs, sessions, spans and checkpoints become traces"),
+    "trace collect": ("rusty_r2.data.collect:collect", "several minds play the same tasks of the gym"),
     "trace proxy": ("rusty_r2.data.proxy:proxy", "record any agent in front of an OpenAI-compatible server"),
     "export gguf": ("rusty_r2.export.gguf:export", "write a merged model as one GGUF file, quantised"),
     "export check": ("rusty_r2.export.check:gate", "prove that a GGUF file is the model it came from"),

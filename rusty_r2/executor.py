@@ -8,7 +8,7 @@
 not depend on which process it runs in: then every engine gives the same results, and which one is used is
 only a question of speed. One worker is this process itself. `ray` joins the cluster that RAY_ADDRESS names
 or that runs here already, and otherwise starts one of its own on this machine; the package must be
-installed on every machine of a cluster. Rewards (train/grpo_rewards.py) and play (agent/collect.py) use it.
+installed on every machine of a cluster. Rewards (train/grpo_rewards.py) and play (data/collect.py) use it.
 """
 
 from __future__ import annotations

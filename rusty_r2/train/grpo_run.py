@@ -9,6 +9,7 @@ The options are in grpo.py; recorded groups in replay.py and replay_run.py.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -170,12 +171,11 @@ class Online(GroupRun):
 
     def train(self) -> Path | str:
         config = self.config
-        if config.data is not None:
-            require_audit(EngineReward(rewards=config.reward).engine)
+        self.reward = self.pays() if config.data is not None else None
         shape = self.shape(self.generations)
         longest = config.max_turns * config.max_new_tokens
         lengths = [min(config.max_length, PROMPT + longest)]
-        where = f"prompts of {config.data}" if config.data else f"the gym, {config.max_turns} replies a task"
+        where = f"prompts of {config.data}" if config.data else f"the gym, up to {config.max_turns} replies a task"
         plan = self.plan(shape, lengths, f"{self.generations} answers each to {where}")
         if config.dry_run:
             return json.dumps(resolved(config), indent=2) + f"\n{plan}"
@@ -183,6 +183,12 @@ class Online(GroupRun):
         facts["lineage"] = {"rows": len(self.prompts), "data": str(config.data or "gym")}
         self.begin(facts, plan)
         return self._answer(shape) if config.data is not None else self._play(shape)
+
+    def pays(self) -> Callable[..., Any]:
+        """What answers to one's own requests are worth, after the red team has tried to cheat it."""
+        reward = EngineReward(self.executor, rewards=self.config.reward)
+        require_audit(reward.engine)
+        return reward
 
     # ── in the gym ──────────────────────────────────────────────────────────────────────────────
 
@@ -233,7 +239,8 @@ class Online(GroupRun):
     def _answer(self, shape: Shape) -> Path:
         config = self.config
         self._valid = "came to an end"
-        reward = EngineReward(self.executor, rewards=config.reward)
+        reward = self.reward
+        assert reward is not None
         many = -(-SPARE * shape.rows // (self.generations * len(self.prompts)))
         trainer = self.trainer(
             shape,
@@ -254,7 +261,7 @@ class Online(GroupRun):
         return grpo.read_prompts(beside)[: self.config.eval_rows] if beside.is_file() else []
 
     def _score(
-        self, trainer: GroupTrainer, held: list[dict[str, Any]], reward: EngineReward
+        self, trainer: GroupTrainer, held: list[dict[str, Any]], reward: Callable[..., Any]
     ) -> Outcomes | None:
         """Answers to the held-out prompts, the same seeds each time."""
         if not held:

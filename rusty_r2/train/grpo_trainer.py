@@ -26,11 +26,15 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from rusty_r2.train.lora import TARGETS
+
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOTrainer
 
 FLAT = 1e-6
 """rewards closer together than this are the same"""
+SMALL = 1 << 26
+"""numbers of logits that may be held at once; more are worked out in tiles, TRL's way"""
 SPEAKS_AFTER = 32
 """completions without a single action after which a model is told that it does not speak the protocol"""
 
@@ -166,3 +170,31 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
                 batch_size=self.args.per_device_train_batch_size,
             )
         return torch.where(recorded.isnan(), now.to(recorded.dtype), recorded)
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **more: Any,
+    ) -> Any:
+        """TRL's way reads the head at every token of the prompt, and knows no model without attention."""
+        size = batch_size or len(input_ids)
+        small = size * (logits_to_keep + 1) * self.model.config.vocab_size <= SMALL
+        if self.model.config.model_type not in TARGETS and (input_ids.is_cuda or not small):
+            return super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **more
+            )
+        logps, entropies = [], []
+        for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True):
+            out = model(
+                input_ids=ids, attention_mask=mask, logits_to_keep=logits_to_keep + 1, use_cache=False
+            )
+            likely = (out.logits[:, :-1].float() / self.temperature).log_softmax(-1)
+            logps.append(likely.gather(2, ids[:, -logits_to_keep:, None])[..., 0])
+            with torch.no_grad():
+                entropies.append(-(likely.exp() * likely).sum(-1))
+        return torch.cat(logps), torch.cat(entropies) if compute_entropy else None, None

@@ -24,6 +24,8 @@ from rusty_r2.train.grpo import GRPOConfig, group_size, gym_families, train, who
 from rusty_r2.train.grpo_rewards import Attempt, EngineReward, GymReward, attempt  # noqa: E402
 from rusty_r2.train.grpo_trainer import GroupTrainer, Watch  # noqa: E402
 from rusty_r2.train.lora import Shape, shape_of  # noqa: E402
+from rusty_r2.train.replay import ReplayConfig  # noqa: E402
+from rusty_r2.train.replay import train as replay  # noqa: E402
 
 REMOVE = "remove-1-train-0"
 SOLVED = '{"action": "CMD", "command": "rm notion-backup.txt"}'
@@ -284,3 +286,16 @@ def test_held_out_families_are_refused(small_llama, tmp_path, capsys):
     words = ["train", "grpo", "--base-model", str(small_llama), "--output-dir", str(tmp_path / "run")]
     assert main([*words, "--families", "copy", "--device", "cpu"]) == 1
     assert "held out for evaluation" in capsys.readouterr().err
+
+
+def test_our_own_recurrent_model_is_trained_like_any_other(tiny_rwkv, tmp_path):
+    answers = [[{"role": "assistant", "content": text}] for text in ("import os", "no", "return None")]
+    asked = [{"role": "user", "content": "the first line"}]
+    line = json.dumps({"prompt": asked, "completions": answers, "rewards": [1.0, 0.0, 0.5]}) + "\n"
+    (tmp_path / "grpo.jsonl").write_text(line)
+    (tmp_path / "grpo.eval.jsonl").write_text(line)
+    given = {"base_model": str(tiny_rwkv), "output_dir": tmp_path / "run", "device": "cpu", "warmup": 0.0}
+    given |= {"max_steps": 3, "batch_size": 3, "accumulate": 1, "learning_rate": 1e-2}
+    folder = replay(ReplayConfig(data=tmp_path / "grpo.jsonl", **given))
+    note = json.loads((folder / "run.json").read_text())
+    assert note["before_after"]["margin, nats a token"]["change"][0] > 0.01
