@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from rusty_r2.errors import ConfigError, RustyError, StoreError
 from rusty_r2.gym.safetext import one_line
+from rusty_r2.registry import Registry
 from rusty_r2.rewards.labeler import WHO as LEARNED
 from rusty_r2.store import TraceStore
 from rusty_r2.trace import ExecutionTrace
@@ -31,7 +32,7 @@ from rusty_r2.web import agreement, reading, search
 from rusty_r2.web.guard import Keys, read_form, same
 from rusty_r2.web.pages import STATIC, Ask, Templates, to
 from rusty_r2.web.runs import RunFolder, Runs, config_diff
-from rusty_r2.web.shelf import Shelf, Source, lineage
+from rusty_r2.web.shelf import Shelf, Source, lineage, registered, shipped_card
 from rusty_r2.web.sitting import Sitting, learned_reward
 
 WHO_COOKIE = "rusty_who"
@@ -50,6 +51,8 @@ class Rooms:
     shelf: Shelf
     learned: Path
     who: str
+    registry: Registry = field(default_factory=Registry)
+    card: str = field(default_factory=shipped_card)
     _sittings: dict[tuple[str, bool], Sitting] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -72,13 +75,14 @@ class Rooms:
         trace = self.store.get(ask.query.get("id", ""))
         return self.templates.page("trace", ask, **self._told(trace))
 
-    def _told(self, trace: ExecutionTrace) -> dict[str, Any]:
+    def _told(self, trace: ExecutionTrace, *, blind: bool = False) -> dict[str, Any]:
         return {
             "trace": trace,
-            "parts": reading.parts(trace),
+            "parts": reading.parts(trace, blind=blind),
             "before": reading.before(trace),
             "numbers": reading.numbers(trace),
             "labels": self.store.labels(trace.trace_id),
+            "rewards": reading.reward_parts(trace),
         }
 
     # ── labels ──────────────────────────────────────────────────────────────────────────────────
@@ -87,7 +91,7 @@ class Rooms:
         sitting = self._sitting(ask)
         trace = sitting.next()
         waiting = self.store.count(labeled=False)
-        told = self._told(trace) if trace is not None else {}
+        told = self._told(trace, blind=True) if trace is not None else {}
         return self.templates.page(
             "label", ask, trace_there=trace is not None, sitting=sitting, waiting=waiting, **told
         )
@@ -190,6 +194,7 @@ class Rooms:
         reward = learned_reward(self.learned)
         return self.templates.page(
             "shelf", ask, datasets=datasets, made=made, folder=self.shelf.folder,
+            registered=list(registered(self.registry, every, datasets)), card=self.card,
             reward=str(reward.report) if reward is not None else "",
         )  # fmt: skip
 

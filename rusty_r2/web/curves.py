@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 WIDTH, HEIGHT = 460, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 26
@@ -80,6 +81,17 @@ def chart(title: str, given: Iterable[Series]) -> Chart:
     x_ticks = [(place(tick, y_low)[0], number(tick)) for tick in _ticks(x_low, x_high, 5)]
     y_ticks = [(place(x_low, tick)[1], number(tick)) for tick in _ticks(y_low, y_high, 4)]
     return Chart(title, drawn, x_ticks, y_ticks)
+
+
+def finite(value: Any) -> float | None:
+    """`value` where it is a number that can be drawn."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        made = float(value)
+    except OverflowError:
+        return None
+    return made if math.isfinite(made) and abs(made) < 1e300 else None
 
 
 def number(value: float | None) -> str:

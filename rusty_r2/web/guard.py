@@ -70,8 +70,8 @@ class Guard:
     def __init__(self, app: ASGIApp, keys: Keys, bound: str) -> None:
         self.app = app
         self.keys = keys
-        self.names = own_names(bound)
         self.loopback = is_loopback(bound)
+        self.names = set() if self.loopback else own_names(bound)  # asking for them may take a while
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -18,6 +18,7 @@ from rusty_r2.errors import RustyError
 from rusty_r2.gym import catalog
 from rusty_r2.protocol import Cmd, Edit, Msg
 from rusty_r2.trace import ExecutionTrace, Step, ToolCallTrace
+from rusty_r2.web.curves import finite
 
 HEAD = 24
 """lines of a part that are open; the rest unfolds"""
@@ -67,8 +68,10 @@ def words(content: str, head: int = HEAD) -> Words:
     return Words("\n".join(lines[:head]), rest, max(0, len(lines) - head), len(content) - len(kept))
 
 
-def parts(trace: ExecutionTrace) -> list[Part]:
-    """The whole trace; what came before the request is in `before`."""
+def parts(trace: ExecutionTrace, *, blind: bool = False) -> list[Part]:
+    """The whole trace; what came before the request is in `before`. Blind, it tells no reward."""
+    if blind:
+        trace = replace(trace, steps=[replace(step, reward=0.0) for step in trace.steps])
     found = list(_parts(trace))
     if len(found) > MOST_PARTS:
         half = MOST_PARTS // 2
@@ -94,7 +97,7 @@ def _parts(trace: ExecutionTrace) -> Iterator[Part]:
     for step in trace.steps:
         yield _step(step, files)
     for thought in trace.reasoning_steps:
-        sure = f"confidence {thought.confidence:g}" if thought.confidence else ""
+        sure = f"confidence {number:g}" if (number := finite(thought.confidence)) else ""
         yield Part(
             "thought", in_words(thought.step_type) or "thought", words(in_words(thought.content)), about=sure
         )
@@ -110,8 +113,8 @@ def _parts(trace: ExecutionTrace) -> Iterator[Part]:
 
 def _step(step: Step, files: dict[str, str]) -> Part:
     came = words(in_words(step.observation)) if step.observation else None
-    about = f"reward {step.reward:+.2f}" if step.reward else ""
-    match step.action:
+    about = f"reward {number:+.2f}" if (number := finite(step.reward)) else ""
+    match step.action if isinstance(step.reply, str) else None:
         case Cmd(command):
             return Part("command", "Command", words(command), came=came, ok=step.ok, about=about)
         case Edit(path, content):
@@ -126,7 +129,7 @@ def _step(step: Step, files: dict[str, str]) -> Part:
 
 
 def _call(call: ToolCallTrace, files: dict[str, str]) -> Part:
-    spent = f"{call.duration_ms:,.0f} ms" if call.duration_ms else ""
+    spent = f"{number:,.0f} ms" if (number := finite(call.duration_ms)) else ""
     came = in_words(call.error if call.error and not call.result else call.result)
     made = _called(call, files)
     return replace(made, came=words(came) if came else None, ok=bool(call.success), about=spent)
@@ -176,6 +179,12 @@ def starting_files(task: str) -> Mapping[str, str]:
         return dict(catalog.get(task).files)
     except RustyError:
         return {}
+
+
+def reward_parts(trace: ExecutionTrace) -> list[tuple[str, float]]:
+    """The parts of the reward that are numbers."""
+    told = ((in_words(name), finite(value)) for name, value in trace.reward_parts.items())
+    return [(name, value) for name, value in told if value is not None]
 
 
 def numbers(trace: ExecutionTrace) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ under the runs folder and looked up among the folders found there: a name from o
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections import OrderedDict
@@ -20,7 +19,7 @@ from typing import Any
 
 from rusty_r2.errors import ConfigError
 from rusty_r2.run import checkpoints
-from rusty_r2.web.curves import Chart, Series, chart
+from rusty_r2.web.curves import Chart, Series, chart, finite
 
 DEEPEST = 3
 """folders under folders that are looked into"""
@@ -106,7 +105,7 @@ class Runs:
             for run in runs
             for line in self.metrics(run)
             for key, value in line.items()
-            if key not in NO_CURVES and _number(value) is not None
+            if key not in NO_CURVES and finite(value) is not None
         }
         return sorted(found, key=lambda key: (FIRST.index(key) if key in FIRST else len(FIRST), key))
 
@@ -116,19 +115,19 @@ class Runs:
 
     def _series(self, run: RunFolder, key: str, across: str) -> Series:
         lines = [line for line in self.metrics(run) if key in line]
-        start = next((t for line in self.metrics(run) if (t := _number(line.get("time"))) is not None), 0.0)
+        start = next((t for line in self.metrics(run) if (t := finite(line.get("time"))) is not None), 0.0)
 
         def x(line: dict[str, Any]) -> float | None:
             if across == "minutes":
-                at = _number(line.get("time"))
+                at = finite(line.get("time"))
                 return None if at is None else (at - start) / 60
-            return _number(line.get("step"))
+            return finite(line.get("step"))
 
-        points = [(at, _number(line[key])) for line in lines if (at := x(line)) is not None]
+        points = [(at, finite(line[key])) for line in lines if (at := x(line)) is not None]
         band = []
         if key == "eval/pass_rate":
             for line in lines:
-                low, high, at = _number(line.get("eval/low")), _number(line.get("eval/high")), x(line)
+                low, high, at = finite(line.get("eval/low")), finite(line.get("eval/high")), x(line)
                 if low is not None and high is not None and at is not None:
                     band.append((at, low, high))
         return Series(run.name, points, band)
@@ -139,7 +138,7 @@ class Runs:
         """First, last, lowest and highest of each number."""
         told = {}
         for key in keys:
-            values = [value for line in self.metrics(run) if (value := _number(line.get(key))) is not None]
+            values = [value for line in self.metrics(run) if (value := finite(line.get(key))) is not None]
             if values:
                 told[key] = (values[0], values[-1], min(values), max(values))
         return told
@@ -213,16 +212,6 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
         if isinstance(data, dict):
             found.append(data)
     return found
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        made = float(value)
-    except OverflowError:
-        return None
-    return made if math.isfinite(made) and abs(made) < 1e300 else None
 
 
 def _when(run: RunFolder) -> float:

@@ -93,8 +93,9 @@ def find(store: TraceStore, asked: Question) -> Found:
     page = asked.filter(limit=PAGE + 1, offset=(asked.page - 1) * PAGE)
     query = _beside(narrowed(sa.select(*SUMMARY), page), store, asked)
     rows = [dict(row._mapping) for row in read(store, query)]
-    total = None
-    if not asked.into_bodies:
+    known = asked.page == 1 or bool(rows)
+    total = page.offset + len(rows) if known and len(rows) <= PAGE else None
+    if total is None and not asked.into_bodies:
         ids = narrowed(sa.select(TRACES.c.trace_id), asked.filter(limit=None), ordered=False)
         every = _beside(ids, store, asked).subquery()
         total = int(read(store, sa.select(sa.func.count()).select_from(every))[0][0])
@@ -146,10 +147,10 @@ def facts(store: TraceStore, ids: Sequence[str]) -> dict[str, dict[str, str]]:
 
 def choices(store: TraceStore) -> dict[str, list[str]]:
     """What the newest traces offer to choose from: agents, models, endings, families."""
-    newest = store.listing(limit=SAMPLE)
-    told = facts(store, [row["trace_id"] for row in newest]).values()
+    newest = read(store, narrowed(sa.select(TRACES.c.trace_id, TRACES.c.agent), Filter(limit=SAMPLE)))
+    told = facts(store, [key for key, _ in newest]).values()
     offered = {
-        "agent": {row["agent"] for row in newest},
+        "agent": {agent for _, agent in newest},
         "model": {one["model"] for one in told},
         "status": {one["ended"] for one in told},
         "family": {family_of(one["task_name"]) for one in told},

@@ -2,8 +2,8 @@
 """Datasets and models on this disk, and what was made from what.
 
 Everything is read from what the stages leave behind: manifests of corpora, files of rows (each row names its
-trace), options of runs (which data, which starting weights). A path in a run's options that leads to a thing
-found here becomes a link; any other is shown as it was written. What does not change is read once.
+trace), options of runs (which data, which starting weights), records of the registry. A path that leads to a
+thing found here becomes a link; any other is shown as it was written. What does not change is read once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import rusty_r2
+from rusty_r2.errors import RustyError
+from rusty_r2.registry import Registry, Version
 from rusty_r2.web.runs import RunFolder, folders_below, read_json
 
 DEEPEST = 3
@@ -159,19 +162,21 @@ def lineage(
 ) -> tuple[Source, ...]:
     """What a run was made from, and what that was made from."""
     found = []
+    others = {name: other for name, other in runs.items() if name != run.name}
     for key, value in run.config.items():
         if isinstance(value, str) and value and any(word in key for word in TELLING):
-            found.append(_source(key, value, run, runs, datasets, depth))
+            found.append(source(key, value, others, datasets, depth))
     return tuple(found)
 
 
-def _source(
-    role: str, text: str, run: RunFolder, runs: Mapping[str, RunFolder], datasets: list[Dataset], depth: int
+def source(
+    role: str, text: str, runs: Mapping[str, RunFolder], datasets: list[Dataset], depth: int = 5
 ) -> Source:
+    """A path as it was written, with a link where it leads to something found here."""
     path = _absolute(Path(text))
     for name, other in runs.items():
         root = _absolute(other.path)
-        if name != run.name and (path == root or root in path.parents):
+        if path == root or root in path.parents:
             further = lineage(other, runs, datasets, depth - 1) if depth else ()
             return Source(role, text, "/run?" + urlencode({"name": name}), further)
     for dataset in datasets:
@@ -180,6 +185,53 @@ def _source(
             further = (Source("made of", made_of, "/traces"),) if made_of else ()
             return Source(role, text, "/shelf#" + anchor(dataset.name), further)
     return Source(role, text)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A model of the registry as the page shows it."""
+
+    name: str
+    in_use: int | None
+    served: str
+    versions: list[tuple[Version, tuple[Source, ...]]]
+    """newest first, each with what it was made from"""
+    problem: str = ""
+    """why its record cannot be read"""
+
+
+def registered(
+    registry: Registry, runs: Mapping[str, RunFolder], datasets: list[Dataset]
+) -> Iterator[Registered]:
+    for name in registry.names():
+        try:
+            told = [(one, _made_from(one, runs, datasets)) for one in reversed(registry.versions(name))]
+            served = "  ".join(f"{key} {value}" for key, value in registry.deployed(name).items())
+            yield Registered(name, registry.pointer(name)[0], served, told)
+        except (RustyError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            yield Registered(name, None, "", [], f"its record cannot be read: {error}")
+
+
+def _made_from(
+    version: Version, runs: Mapping[str, RunFolder], datasets: list[Dataset]
+) -> tuple[Source, ...]:
+    found = []
+    for role, value in version.lineage.items():
+        if isinstance(value, str) and value:
+            found.append(source(role, value, runs, datasets))
+        elif value:
+            facts = value.items() if isinstance(value, Mapping) else [("", value)]
+            told = ", ".join(f"{key} {fact}".strip() for key, fact in facts)
+            found.append(Source(role, told, "/traces" if role == "traces" else ""))
+    return tuple(found)
+
+
+def shipped_card() -> str:
+    """What is said of the model that comes with the package."""
+    try:
+        return (Path(rusty_r2.__file__).parent / "lm" / "shipped" / "README.md").read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def anchor(name: str) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 
 import rusty_r2.web
+from rusty_r2.config import home
 from rusty_r2.rewards.labeler import WHO as LEARNED
 from rusty_r2.trace import ExecutionTrace, ReasoningStep, Step, ToolCallTrace
 
@@ -36,8 +37,8 @@ tbody tr th td svg rect line text g polygon polyline circle figure figcaption ul
 _OUR_ATTRIBUTES = """
 lang charset name content rel href src defer class aria-label data-key aria-current title role aria-live
 method action type value placeholder list autocomplete id selected data-stop tabindex data-swap maxlength
-disabled viewbox preserveaspectratio aria-hidden width height x y x1 x2 y1 y2 cx cy r points checked data-stamp data-live
-data-labelled data-waiting"""
+disabled viewbox preserveaspectratio aria-hidden width height x y x1 x2 y1 y2 cx cy r points checked
+data-stamp data-live open data-labelled data-waiting"""
 TAGS, ATTRIBUTES = set(_OUR_TAGS.split()), set(_OUR_ATTRIBUTES.split())
 
 
@@ -115,6 +116,25 @@ def poisoned(request, tmp_path, store, serve):
         (corpus / "manifest.json").write_text(
             json.dumps({"splits": {text: {"shards": []}}, "sources": sources, "tokenizer": text})
         )
+        version = home() / "models" / f"agent{number}" / "v0001"
+        version.mkdir(parents=True)
+        record = {
+            "name": text,
+            "number": 1,
+            "kind": text,
+            "sha256": text,
+            "size": 1,
+            "created": text,
+            "file": text,
+        }
+        gate = {"passed": False, "sha256": text, "reasons": [text]}
+        record |= {
+            "lineage": {text: text, "run": text, "traces": {text: text}},
+            "scores": {text: text},
+            "gate": gate,
+        }
+        (version / "record.json").write_text(json.dumps(record))
+        (version.parent / "deployed.json").write_text(json.dumps({text: text}))
     return serve(who=PAYLOADS["script"])
 
 

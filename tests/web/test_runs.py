@@ -5,7 +5,10 @@ import os
 
 import pytest
 
+from rusty_r2 import files
+from rusty_r2.config import home
 from rusty_r2.errors import ConfigError
+from rusty_r2.registry import Gate, Registry
 from rusty_r2.run import Run
 from rusty_r2.web.runs import Runs, config_diff
 from rusty_r2.web.shelf import Shelf, kind_of_rows, lineage
@@ -145,6 +148,57 @@ def test_a_real_run_is_read(tmp_path, serve, client, monkeypatch):
     body = page.get("/run?name=toy-1")[2]
     assert "step_000003" in body and ">done<" in body and body.count("<circle") == 2
     assert "toy-1" in page.get("/shelf")[2]
+
+
+def test_the_registry_is_shown_with_its_lineage(tmp_path, serve, client, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs" / "kto-1", config={"data": "rows.jsonl"})
+    (tmp_path / "model.gguf").write_bytes(b"GGUF not really")
+    registry = Registry()
+    digest = files.digest(tmp_path / "model.gguf")
+    made = {"base": "smollm2", "traces": {"count": 40, "digest": "abc"}, "run": "runs/kto-1/merged"}
+    registry.add(
+        "agent", tmp_path / "model.gguf", gate=Gate(True, digest), lineage=made, scores={"tasks": "7 of 10"}
+    )
+    registry.promote("agent")
+    (tmp_path / "worse.gguf").write_bytes(b"GGUF worse")
+    refused = Gate(False, "0" * 64, reasons=("the template differs",))
+    registry.add("agent", tmp_path / "worse.gguf", gate=refused)
+    (registry.root / "broken" / "v0001").mkdir(parents=True)
+    (registry.root / "broken" / "v0001" / "record.json").write_text("[]")
+    status, _, body = client(serve()).get("/shelf")
+    assert status == 200 and "version 1 in use" in body and "agent@2" in body
+    for told in (
+        "7 of 10",
+        "count 40, digest abc",
+        "smollm2",
+        'href="/run?name=kto-1"',
+        "the template differs",
+    ):
+        assert told in body
+    assert "broken" in body and "cannot be read" in body and "The shipped model" in body
+
+
+def test_looking_at_everything_writes_nothing(runs, tmp_path, serve, client, store, trace):
+    store.append(trace(1))
+
+    def tree():
+        found = (path for root in (tmp_path, home()) for path in root.rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in found if not path.name.startswith("t.db")}
+
+    before = tree()
+    page = client(serve())
+    for path in (
+        "/traces",
+        "/trace?id=trace-00001",
+        "/label",
+        "/agreement",
+        "/runs",
+        "/run?name=ppo-1",
+        "/shelf",
+    ):
+        assert page.get(path)[0] == 200
+    assert tree() == before and store.labels("trace-00001") == []
 
 
 def test_datasets_and_what_was_made_from_what(tmp_path, monkeypatch):

@@ -52,6 +52,11 @@ function unfold() {
   for (const fold of folds) fold.open = open;
 }
 
+function mark(side) {
+  const row = document.activeElement.closest("tr");
+  row?.querySelector(`input[name=${side}]`)?.click();
+}
+
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
   const field = event.target.closest("input:not([type=radio], [type=checkbox]), textarea, select");
@@ -64,7 +69,7 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  const moves = { j: () => move(1), k: () => move(-1), o: unfold };
+  const moves = { j: () => move(1), k: () => move(-1), o: unfold, a: () => mark("a"), b: () => mark("b") };
   const wanted = document.querySelector(`[data-key="${CSS.escape(key)}"]`);
   if (!wanted && !moves[key]) return;
   event.preventDefault();
