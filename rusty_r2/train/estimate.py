@@ -86,7 +86,9 @@ def _hollow(model_config: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     with init_empty_weights():
-        return AutoModelForCausalLM.from_config(model_config)
+        model = AutoModelForCausalLM.from_config(model_config)
+    model.tie_weights()
+    return model
 
 
 def _adapter_size(model: Any, options: LoraOptions, hardware: HardwareConfig) -> int:

@@ -79,6 +79,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.world.any(bool(self.stop.asked) or time.monotonic() > self.deadline):
             control.should_training_stop = control.should_save = True
+        if state.global_step in (1, state.max_steps):  # however long the interval, a run has two lines
+            control.should_log = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
         if "loss" not in logs:  # the summary after the last step

@@ -175,7 +175,8 @@ class Online(GroupRun):
         shape = self.shape(self.generations)
         longest = config.max_turns * config.max_new_tokens
         lengths = [min(config.max_length, PROMPT + longest)]
-        where = f"prompts of {config.data}" if config.data else f"the gym, up to {config.max_turns} replies a task"
+        gym = f"tasks of the gym, at most {config.max_turns} replies long"
+        where = f"prompts of {config.data}" if config.data else gym
         plan = self.plan(shape, lengths, f"{self.generations} answers each to {where}")
         if config.dry_run:
             return json.dumps(resolved(config), indent=2) + f"\n{plan}"

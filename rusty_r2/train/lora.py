@@ -33,7 +33,7 @@ TARGETS: dict[str, list[str] | str] = {"rusty_rwkv": ["key", "value", "receptanc
 MAY_CHANGE = (
     *("data", "eval_data", "base_model", "output_dir", "epochs", "max_steps", "max_minutes", "batch_size"),
     *("accumulate", "precision", "device", "gradient_checkpointing", "log_interval", "ckpt_interval"),
-    *("keep", "eval_rows", "dry_run", "merge"),
+    *("keep", "eval_rows", "eval_interval", "patience", "dry_run", "merge"),
 )
 """options a resumed run may change; rows a step and the data itself are compared by fit.begin"""
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,15 +21,16 @@ from rusty_r2.config import resolved
 from rusty_r2.data import rows as room
 from rusty_r2.errors import ConfigError, DataError, need
 from rusty_r2.hardware import HardwareConfig, detect_hardware
+from rusty_r2.run import Run, metrics
 from rusty_r2.train import lora
 from rusty_r2.train.encoded import Row, Said, encode, load_rows, order, split
 from rusty_r2.train.lora import Base, LoraOptions
 
 if TYPE_CHECKING:
-    from rusty_r2.run import Run
     from rusty_r2.train.before_after import Comparison, Scores
     from rusty_r2.train.distributed import World
     from rusty_r2.train.fit import Fitted
+    from rusty_r2.train.patience import Patience
 
 NEEDED_MB = 500
 """free disk for a run's folder"""
@@ -43,6 +44,10 @@ class TuningOptions(LoraOptions):
     """a .jsonl file of rows; FILE.eval.jsonl beside it is held out, else one prompt in ten"""
     eval_data: Path | None = None
     """held-out rows, from another file"""
+    eval_interval: int = 0
+    """steps between two readings of the held-out rows; 0: only at the end"""
+    patience: int = 0
+    """readings without a gain after which training ends; 0: never"""
 
 
 class Method(Protocol):
@@ -144,11 +149,17 @@ class _Tuning:
         with contextlib.nullcontext() if run is None else run:
             say(self.world, f"{self._introduction(lesson)}\n{plan}; {folder}")
             trainer = self._trainer(tokenizer, lesson, steps, folder)
+            waiting = self._patience(trainer, tokenizer, lesson, run, folder)
             done = fit(trainer, run, self.options, self.world, steps=steps, resume_from=resumed)
+            if waiting is not None and waiting.ended:
+                done = replace(done, stopped=False)
+                say(self.world, f"ended at step {done.step}: no gain for {self.options.patience} readings")
             if done.stopped and run is not None:
                 run.close("stopped")
             elif not done.stopped:
-                self._conclude(trainer.model, tokenizer, lesson, run, folder, done)
+                self._conclude(
+                    trainer.accelerator.unwrap_model(trainer.model), tokenizer, lesson, run, folder, done
+                )
         say(self.world, self._farewell(folder, done))
         return folder
 
@@ -240,6 +251,29 @@ class _Tuning:
             lora=lora.lora_config(self.options, model, self.hardware),
             options=self.options,
         )
+
+    def _patience(
+        self, trainer: Any, tokenizer: Any, lesson: Lesson, run: Run | None, folder: Path
+    ) -> Patience | None:
+        """The callback that reads held-out rows between steps, where that was asked for."""
+        if not self.options.eval_interval or not lesson.held_rows:
+            return None
+        from rusty_r2.train.patience import Patience
+
+        def gain() -> float:
+            found = self._compare(trainer.accelerator.unwrap_model(trainer.model), tokenizer, lesson)
+            return found.lines[0].gain if found is not None else 0.0
+
+        seen = [line["eval/gain"] for line in metrics(folder) if line.get("eval/gain") is not None]
+        waiting = Patience(
+            gain,
+            every=self.options.eval_interval,
+            patience=self.options.patience,
+            log=run.log if run is not None else lambda *_: None,
+            seen=seen,
+        )
+        trainer.add_callback(waiting)
+        return waiting
 
     def _conclude(
         self, model: Any, tokenizer: Any, lesson: Lesson, run: Run | None, folder: Path, done: Fitted
