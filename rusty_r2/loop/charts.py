@@ -66,7 +66,8 @@ def interval(rate: dict[str, Any], kind: str) -> str:
     share = rate["passed"] / rate["total"] if rate["total"] else 0.0
     low, high = 100 * rate["low"], 100 * rate["high"]
     return (
-        f'<svg class="rate" viewBox="0 0 100 12" preserveAspectRatio="none" role="img" aria-label="{100 * share:.0f}%">'
+        f'<svg class="rate" viewBox="0 0 100 12" preserveAspectRatio="none" role="img" '
+        f'aria-label="{100 * share:.0f}%">'
         f'<rect class="track" width="100" height="12" rx="2"/>'
         f'<rect class="{kind}" width="{100 * share:.1f}" height="12" rx="2"/>'
         f'<line class="whisker" x1="{low:.1f}" x2="{high:.1f}" y1="6" y2="6"/></svg>'

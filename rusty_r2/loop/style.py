@@ -43,6 +43,7 @@ svg .line { fill: none; stroke: var(--accent); stroke-width: 1.8; stroke-linejoi
 svg.rate { display: block; width: 160px; height: 12px; margin-top: 3px; } svg .track { fill: var(--rule); }
 svg .old { fill: var(--old); } svg .new { fill: var(--new); } svg .whisker { stroke: var(--ink);
   stroke-width: 1.5; }
-.name { white-space: nowrap; color: var(--soft); } .note { color: var(--soft); } footer { margin-top: 48px; color: var(--soft); font-size: 13px; overflow-wrap:
+.name { white-space: nowrap; color: var(--soft); }
+.note { color: var(--soft); } footer { margin-top: 48px; color: var(--soft); font-size: 13px; overflow-wrap:
   anywhere; }
 """
