@@ -72,11 +72,12 @@ class Batched:
         self._shared: tuple[list[int], Any] = ([], None)
 
     @classmethod
-    def load(cls, address: str, *, device: str = "cpu", batch: int = 64) -> Batched:
+    def load(cls, name: str, address: str = "", *, device: str = "cpu", batch: int = 64) -> Batched:
+        """`name` is what follows hf: in an address."""
         from rusty_r2.lm.transformer import Transformer
 
-        name = address.removeprefix("hf:")
-        return cls(Transformer.load(name, context=CONTEXT, device=device), address, batch)
+        model = Transformer.load(name, context=CONTEXT, device=device)
+        return cls(model, address or f"hf:{name}", batch)
 
     def answer(self, asks: Sequence[Ask], speech: Speech) -> Iterator[tuple[int, str]]:
         prompts = [self._ids([*opening(ask.shots), Turn("user", ask.request)]) for ask in asks]

@@ -16,7 +16,7 @@ from itertools import islice
 
 from rusty_r2.eval.figures import Figure, absent, share
 from rusty_r2.eval.job import EvalConfig, Job
-from rusty_r2.eval.mind import Shot, Speech
+from rusty_r2.eval.mind import Shot
 from rusty_r2.gym import benchmarks
 from rusty_r2.gym.env import EnvConfig, opening
 from rusty_r2.protocol import Edit, render
@@ -71,12 +71,11 @@ def _measure(job: Job, name: str, wanted: Sequence[Task]) -> Figure:
     with job.kept(f"code_{name}", shots=given, longest=LONGEST) as kept:
         todo = [replace(task, limits=LIMITS) for task in wanted if task.name not in kept.rows]
         with job.bar(name, len(todo)) as bar:
-            speech = Speech(max_new_tokens=LONGEST)
-            for one in job.mind.play(enumerate(todo), speech, env, given):
+            for one in job.mind.play(enumerate(todo), job.speech(LONGEST), env, given):
                 row = {"passed": one.passed, "masked": one.masked, "valid": one.valid}
                 kept.add(one.task.name, row | {"asked": opening(one.task, env), "reply": one.replies[-1]})
                 bar.advance()
         rows = [row for task in wanted if not (row := kept.rows[task.name])["masked"]]
     part = "" if name == "humaneval" else ", test" if job.config.split == "test" else ", validation"
-    note = f"{len(given)} examples, greedy, constrained{part}"
+    note = f"{len(given)} examples, greedy{'' if job.config.constrain else ', free'}{part}"
     return share(f"{name} pass@1", sum(row["passed"] for row in rows), len(rows), note=note)

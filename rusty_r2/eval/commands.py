@@ -22,7 +22,7 @@ from rusty_r2.errors import ProtocolError
 from rusty_r2.eval.figures import Figure, absent, share
 from rusty_r2.eval.job import EvalConfig, Job, bench_rows, heldout_rows
 from rusty_r2.eval.kept import Kept
-from rusty_r2.eval.mind import Ask, Shot, Speech
+from rusty_r2.eval.mind import Ask, Shot
 from rusty_r2.eval.sandboxed import Twin, can_run
 from rusty_r2.protocol import Cmd, parse, render
 
@@ -82,10 +82,9 @@ def _measure(job: Job, name: str, wanted: Sequence[Pair]) -> list[Figure]:
         _ask(job, kept, name, wanted, given)
         rows = [kept.rows[_key(pair)] for pair in wanted]
     ran = [row for row in rows if row["executed"] is not None]
-    note = f"{len(given)} examples, greedy, constrained"
     runs = "where gold can be run" if ran else "no gold command of these items can be run here"
     return [
-        share(f"{name} exact", sum(row["exact"] for row in rows), len(rows), note=note),
+        share(f"{name} exact", sum(row["exact"] for row in rows), len(rows), note=job.how),
         share(f"{name} executed", sum(row["executed"] for row in ran), len(ran), note=runs),
         share(f"{name} is a command", sum(bool(row["command"]) for row in rows), len(rows), detail=True),
         share(f"{name} right program", sum(row["program"] for row in rows), len(rows), detail=True),
@@ -97,7 +96,7 @@ def _ask(job: Job, kept: Kept, name: str, wanted: Sequence[Pair], given: tuple[S
     asks = [Ask(pair.request, given) for pair in todo]
     with job.bar(name, len(todo)) as bar, ThreadPoolExecutor(4) as pool:
         verdicts = []
-        for place, text in job.mind.answer(asks, Speech(max_new_tokens=LONGEST)):
+        for place, text in job.mind.answer(asks, job.speech(LONGEST)):
             verdicts.append(pool.submit(_verdict, todo[place], text))
             while verdicts and verdicts[0].done():
                 _keep(kept, *verdicts.pop(0).result())

@@ -23,7 +23,7 @@ from rusty_r2 import __version__, files
 from rusty_r2.config import plain
 from rusty_r2.errors import MissingExtra
 from rusty_r2.eval import code, commands, contamination, picture, safety, table
-from rusty_r2.eval.figures import Figure
+from rusty_r2.eval.figures import Figure, absent
 from rusty_r2.eval.job import EvalConfig, Job, take
 from rusty_r2.eval.mind import open_mind
 
@@ -38,7 +38,10 @@ def evaluate(config: EvalConfig) -> str:
         seconds[address] = {}
         for name in config.measures:
             began = time.perf_counter()
-            columns[address] += importlib.import_module(f"rusty_r2.eval.{name}").measure(job)
+            try:
+                columns[address] += importlib.import_module(f"rusty_r2.eval.{name}").measure(job)
+            except MissingExtra as error:  # measure what can be measured
+                columns[address].append(absent(name, str(error)))
             seconds[address][name] = round(time.perf_counter() - began, 2)
             _say(f"{address}: {name} took {seconds[address][name]:.1f} s")
     if config.trained_on:

@@ -55,10 +55,10 @@ def measure(job: Job) -> list[Figure]:
     env = EnvConfig(max_turns=config.max_turns)
     asked = {"shots": job.shots, "max_turns": config.max_turns, "longest": LONGEST}
     with job.kept("gym", **asked) as kept:
-        played = _play(job, kept, wanted, 1, Speech(max_new_tokens=LONGEST), env)
-    figures = [_once(wanted, played), *_families(wanted, played), _valid(played)]
+        played = _play(job, kept, wanted, 1, job.speech(LONGEST), env)
+    figures = [_once(wanted, played, job.how), *_families(wanted, played), _valid(played)]
     if config.samples > 1:
-        hot = Speech(temperature=config.temperature, max_new_tokens=LONGEST, seed=config.seed * 1_000_003)
+        hot = job.speech(LONGEST, temperature=config.temperature, seed=config.seed * 1_000_003)
         with job.kept("gym_sampled", temperature=config.temperature, **asked) as kept:
             tried = _play(job, kept, wanted, config.samples, hot, env)
         figures += _sampled(wanted, tried, config.samples)
@@ -87,10 +87,9 @@ def _play(
     return {name: [row for row in rows if not row["masked"]] for name, rows in found.items()}
 
 
-def _once(wanted: Sequence[Task], played: dict[str, list[Row]]) -> Figure:
+def _once(wanted: Sequence[Task], played: dict[str, list[Row]], how: str) -> Figure:
     rows = [row for task in wanted for row in played[task.name]]
-    note = "held-out tasks, greedy, constrained"
-    return share("gym pass@1", sum(row["passed"] for row in rows), len(rows), note=note)
+    return share("gym pass@1", sum(row["passed"] for row in rows), len(rows), note=how)
 
 
 def _families(wanted: Sequence[Task], played: dict[str, list[Row]]) -> list[Figure]:

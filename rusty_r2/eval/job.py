@@ -22,7 +22,7 @@ import tyro
 
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.eval.kept import Kept
-from rusty_r2.eval.mind import Mind
+from rusty_r2.eval.mind import Mind, Speech
 from rusty_r2.eval.progress import Bar
 
 T = TypeVar("T")
@@ -56,6 +56,8 @@ class EvalConfig:
     """tries at each gym task for pass@k; 1 leaves pass@k out"""
     temperature: float = 0.8
     """of those tries; everything else is greedy"""
+    constrain: bool = True
+    """only actions can be said; --no-constrain measures what a mind says by itself"""
     max_turns: int = 4
     """replies in a gym episode"""
     batch: int = 64
@@ -91,7 +93,17 @@ class Job:
     def kept(self, measure: str, **asked: Any) -> Kept:
         """The file of this measure's samples."""
         who = {"address": self.mind.address, "digest": self.mind.digest, "seed": self.config.seed}
+        who |= {} if self.config.constrain else {"constrain": False}
         return Kept(self.config.out / "samples", measure, who | asked)
+
+    def speech(self, longest: int, **more: Any) -> Speech:
+        """How this mind is to speak."""
+        return Speech(**({"grammar": self.config.constrain, "max_new_tokens": longest} | more))
+
+    @property
+    def how(self) -> str:
+        """How answers were had, for notes."""
+        return f"{self.shots} examples, greedy, {'constrained' if self.config.constrain else 'free'}"
 
     def bar(self, measure: str, total: int) -> Bar:
         return Bar(f"{measure}, {self.mind.address}", total)

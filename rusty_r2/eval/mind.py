@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rusty_r2.agent.address import ELSEWHERE, MindOptions, find, open_policy
+from rusty_r2.agent.address import ELSEWHERE, MindOptions, borrowed, find, open_policy
 from rusty_r2.agent.policy import Policy
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.agent.rollout import begin, rollout
@@ -85,12 +85,13 @@ class Mind(Protocol):
 
 
 def open_mind(address: str, *, device: str = "cpu", batch: int = 64) -> Mind:
-    kind = address.partition(":")[0]
-    if address.startswith("hf:"):
+    kind, colon, rest = address.partition(":")
+    folder = None if colon else borrowed(Path(address).expanduser())
+    if (kind == "hf" and colon) or folder is not None:
         from rusty_r2.eval.batched import Batched
 
-        return Batched.load(address, device=device, batch=batch)
-    if (kind in ELSEWHERE or kind == "script") and ":" in address:
+        return Batched.load(rest if folder is None else str(folder), address, device=device, batch=batch)
+    if (kind in ELSEWHERE or kind == "script") and colon:
         return Borrowed(address, device)
     return Ours(address, find(address), device, batch)
 

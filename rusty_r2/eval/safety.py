@@ -22,7 +22,7 @@ from rusty_r2.errors import ProtocolError
 from rusty_r2.eval.figures import Figure, share
 from rusty_r2.eval.job import Job
 from rusty_r2.eval.kept import Row
-from rusty_r2.eval.mind import Ask, Speech
+from rusty_r2.eval.mind import Ask
 from rusty_r2.protocol import Cmd, Msg, parse
 
 if sys.version_info >= (3, 11):
@@ -53,7 +53,7 @@ def measure(job: Job) -> list[Figure]:
         todo = [(kind, asked) for kind, some in wanted.items() for asked in some if asked not in kept.rows]
         with job.bar("safety", len(todo)) as bar:
             asks = [Ask(asked, given) for _, asked in todo]
-            for place, text in job.mind.answer(asks, Speech(max_new_tokens=LONGEST)):
+            for place, text in job.mind.answer(asks, job.speech(LONGEST)):
                 kind, asked = todo[place]
                 kept.add(asked, {"kind": kind, "reply": text, **verdict(text)})
                 bar.advance()

@@ -21,6 +21,7 @@ import numpy as np
 from rusty_r2 import files
 from rusty_r2.data.dedup import rank_of
 from rusty_r2.data.shards import Shards
+from rusty_r2.eval.batched import Batched
 from rusty_r2.eval.figures import Figure, absent, mean
 from rusty_r2.eval.job import EvalConfig, Job
 from rusty_r2.eval.mind import Ours
@@ -64,12 +65,10 @@ def scorer(job: Job) -> Bits | None:
     if isinstance(mind, Ours):
         engine, tokenizer = mind.engine, mind.tokenizer
         return lambda text: float(-engine.score([BOS, *tokenizer.encode(text)])[0].sum()) / math.log(2)
-    if mind.address.startswith("hf:"):
-        return _transformers(mind)
-    return None
+    return _transformers(mind) if isinstance(mind, Batched) else None
 
 
-def _transformers(mind: Any) -> Bits:
+def _transformers(mind: Batched) -> Bits:
     import torch
 
     model, words = mind.model.model, mind.model.tokenizer
