@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -220,3 +223,28 @@ def test_stopped_and_resumed_is_never_stopped(small_llama, tmp_path):
     ]
     assert weights[0] == weights[1]
     assert loss_of_step(tmp_path / "parts", 4) == loss_of_step(tmp_path / "whole", 4)
+
+
+def test_two_processes_take_the_step_of_one(small_llama, chat, tmp_path):
+    """A group of 4 shared by two processes: advantages, masks and sizes are those of the whole group."""
+    texts = ("5", "no idea at all", "five", "?")
+    ids = [chat.words(text) for text in texts]
+    row = {"prompt": ASKED, "completions": [said(text) for text in texts], "rewards": [1.0, 0.0, 0.5, 0.25]}
+    row |= {"token_ids": [[one] for one in ids], "logprobs": [[[-5.5] * len(one)] for one in ids]}
+    data = write(tmp_path / "grpo.jsonl", row)
+    train(config(small_llama, tmp_path, data, output_dir=tmp_path / "one", max_steps=2, learning_rate=1e-2))
+    words = ["train", "replay", "--data", str(data), "--base-model", str(small_llama), "--max-steps", "2"]
+    words += ["--batch-size", "2", "--accumulate", "2", "--warmup", "0", "--lora-r", "4", "--eval-rows", "0"]
+    words += ["--device", "cpu", "--output-dir", str(tmp_path / "two"), "--learning-rate", "1e-2"]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    subprocess.run(
+        [*start, "-m", "rusty_r2.cli", *words],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=280,
+        capture_output=True,
+    )
+    for step in (1, 2):
+        one, two = (loss_of_step(tmp_path / name, step) for name in ("one", "two"))
+        assert one == pytest.approx(two, abs=1e-5)
+    assert loss_of_step(tmp_path / "one", 2) < loss_of_step(tmp_path / "one", 1) - 1e-3
