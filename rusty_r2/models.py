@@ -83,9 +83,8 @@ def promote(config: PromoteConfig) -> str:
     """Put a version in use. It must have passed the gate, as it is now, and not be worse than the last."""
     registry = Registry()
     made = registry.promote(config.name, config.version)
-    return (
-        f"{made.label} is in use\n{registry.resolve(config.name).path}\nnext: rusty chat --model {made.name}"
-    )
+    model = registry.resolve(config.name)
+    return f"{made.label} is in use\n{model.path}\nnext: rusty chat --model {model.address}"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rusty_r2.loop import demo, gate
 from rusty_r2.loop.config import LoopConfig
 from rusty_r2.loop.run import go
 from rusty_r2.loop.stages import Made, Stages, alone, read_all
-from rusty_r2.registry import Registry
+from rusty_r2.registry import Gate, Registry
 from rusty_r2.trace import ExecutionTrace
 
 STAGES = ("collect", "reward", "rows", "train", "merge", "export", "gate", "promote", "deploy")
@@ -415,6 +415,24 @@ def test_a_round_is_promoted_poison_is_refused_and_the_old_answers_come_back(kno
     lineage = registry.version("small", 1).lineage
     assert lineage["traces"]["count"] == 20 and Path(lineage["run"]).is_dir() and lineage["method"] == "kto"
     assert cli.main(["models", "promote", "small"]) == 1, "nor by hand"
+    assert_the_old_answers_come_back(registry, next(second.folder.glob("*-export/model.gguf")))
+
+
+def assert_the_old_answers_come_back(registry, other):
+    """Had the poisoned one been let through: its answers differ, and a rollback undoes it to the byte."""
+    from rusty_r2.lm.llama import Llama
+
+    def answers():
+        with Llama(registry.resolve("small").path, context=256, threads=1) as model:
+            asks = [[{"role": "user", "content": asked}] for asked in list(FACTS)[:4]]
+            return [model.chat(ask, max_new_tokens=12).text.encode() for ask in asks]
+
+    before = answers()
+    made = registry.add("small", other, gate=Gate(True, files.digest(other)))
+    registry.promote("small", made.number)
+    assert answers() != before
+    assert cli.main(["models", "rollback", "small"]) == 0
+    assert answers() == before
 
 
 def test_the_documented_pipeline(knowing, tmp_path, monkeypatch, capsys):

@@ -242,7 +242,8 @@ def test_the_commands_from_file_to_rollback(tmp_path, capsys):
         path = checked(tiny_gguf(tmp_path / f"{salt}.gguf", salt=salt))
         assert rusty("models", "add", str(path), "--name", "agent", "--base", "smollm2") == 0
         assert rusty("models", "promote", "agent") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "next: rusty chat --model agent"
+    address = Registry().resolve("agent").address
+    assert capsys.readouterr().out.splitlines()[-1] == f"next: rusty chat --model {address}"
     assert rusty("models") == 0
     table = capsys.readouterr().out
     assert "agent" in table and "@2" in table and "smollm2" in table and "green" in table
