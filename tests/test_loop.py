@@ -31,6 +31,7 @@ def helper(name):
 
 
 stand_in = helper("ollama_standin").stand_in
+LightMind = helper("light_mind").LightMind
 
 
 # ── stages ───────────────────────────────────────────────────────────────────────────────────────────
@@ -138,16 +139,13 @@ def test_too_few_traces_is_one_line(tmp_path):
 # ── killed at every stage, with a mind that costs nothing ────────────────────────────────────────────
 
 ROUND = """
-import importlib.util, json, os, signal, sys
+import json, os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from ollama_standin import stand_in
-from tiny_gguf import tiny_gguf
-from rusty_r2 import files
+from light_mind import LightMind
 from rusty_r2.loop import run
 from rusty_r2.loop.config import LoopConfig
-from rusty_r2.loop.gathering import make_rows
-from rusty_r2.loop.stages import Made, Stages
+from rusty_r2.loop.stages import Stages
 
 kill = []
 
@@ -164,22 +162,6 @@ class Dying(Stages):
             return made
         return super()._do(folder, name, asked, wrapped)
 
-class Mind:
-    '''Its weights are the digest of its rows.'''
-    def rows(self, folder, traces, judged, asked):
-        return make_rows(folder, traces, judged, asked)
-    def train(self, folder, rows):
-        (folder / "run").mkdir(exist_ok=True)
-        return Made({{}}, (files.write(folder / "run" / "weights", files.digest(rows)).parent,))
-    def merge(self, folder, run):
-        return Made({{}}, (files.write(folder / "merged", (run / "weights").read_text()),))
-    def export(self, folder, merged):
-        path = tiny_gguf(folder / "model.gguf", salt=merged.read_text())
-        return Made({{"sha256": files.digest(path)}}, (path,))
-    def gate(self, folder, artefact, merged, run):
-        said = {{"passed": True, "sha256": files.digest(artefact), "worse": False, "reasons": []}}
-        return Made({{"gate": said, "measured": [], "against": "nobody", "findings": [], "passed": True}})
-
 run.Stages = Dying
 for line in sys.stdin:  # each round in a process of its own, without importing everything again
     source, *kill = json.loads(line)
@@ -192,7 +174,7 @@ for line in sys.stdin:  # each round in a process of its own, without importing 
             name="agent", source=Path(source), out=Path(sys.argv[1]), ollama=True, ollama_host=sys.argv[2]
         )
         try:
-            done = run.go(config, mind=Mind())
+            done = run.go(config, mind=LightMind())
             facts = [done.promoted, done.label, done.in_use, done.deployed, str(done.folder)]
             print("OUTCOME", json.dumps(facts), file=said, flush=True)
         except BaseException as error:
@@ -274,6 +256,39 @@ def test_no_server_stops_before_deploying_and_the_same_command_goes_on(tmp_path)
         status, told, outcome = one_round(source)
         assert status == 0 and outcome[3] == "agent", told
     assert told.count("done before") == len(STAGES) - 1
+
+
+def test_the_model_in_use_plays_first_and_goes_on_after_a_kill(tmp_path):
+    from rusty_r2.loop.gathering import play
+    from rusty_r2.store import TraceStore
+
+    script = files.write(tmp_path / "s.txt", '{"action": "MSG", "message": "No."}\n' * 200)
+    assert play(tmp_path, f"script:{script}", 3, "", "agent", 0) == 3
+    assert play(tmp_path, f"script:{script}", 5, "", "agent", 0) == 5, "two more"
+    with TraceStore() as store:
+        found = store.find(limit=None)
+    assert len(found) == 5 == len({trace.task_name for trace in found})
+    assert all(trace.agent_name == "agent" and trace.steps for trace in found)
+
+
+def test_another_version_promoted_meanwhile_is_not_overrun(tmp_path):
+    from rusty_r2.errors import RustyError
+
+    registry = Registry()
+    tiny = helper("tiny_gguf").tiny_gguf
+
+    class Rival(LightMind):
+        def gate(self, folder, artefact, merged, run):
+            other = tiny(tmp_path / "rival.gguf", salt="rival")
+            made = registry.add("agent", other, gate=Gate(True, files.digest(other)))
+            registry.promote("agent", made.number)
+            return super().gate(folder, artefact, merged, run)
+
+    config = LoopConfig(source=demo.write(tmp_path, "demo"), out=tmp_path / "loop")
+    with pytest.raises(RustyError, match="promoted meanwhile"):
+        go(config, mind=Rival())
+    assert registry.current("agent").number == 1
+    assert go(config, mind=LightMind()).label == "agent@2", "tried against the rival, and promoted"
 
 
 # ── the gate ─────────────────────────────────────────────────────────────────────────────────────────

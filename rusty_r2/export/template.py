@@ -104,7 +104,7 @@ def derive(template: str, *, bos: str = "", eos: str = "", adds_bos: bool = Fals
 def render_jinja(
     template: str, messages: Conversation, *, bos: str = "", eos: str = "", cue: bool = True
 ) -> str:
-    """A conversation as the model's own template writes it."""
+    """A conversation as the model's own template writes it, without a clock: a deployed text has no today."""
     need("jinja2", extra="export")
     from jinja2 import TemplateError as JinjaError
     from jinja2.ext import loopcontrols
@@ -115,17 +115,12 @@ def render_jinja(
 
     rules = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     rules.globals["raise_exception"] = refuse
-    rules.globals["strftime_now"] = _no_clock
     try:
         return rules.from_string(template).render(
             messages=messages, bos_token=bos, eos_token=eos, add_generation_prompt=cue, tools=None
         )
     except (JinjaError, TypeError, ValueError) as error:
         raise TemplateError(f"the chat template cannot be rendered: {error}") from error
-
-
-def _no_clock(_: Any) -> str:
-    raise TemplateError("the chat template writes today's date, which a deployed template cannot")
 
 
 def _maybe(render: Any, roles: tuple[str, ...]) -> str | None:

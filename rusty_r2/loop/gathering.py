@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +46,10 @@ def play(folder: Path, address: str, count: int, store: str, agent: str, seed: i
     with TraceStore(store or None) as traces, CodingEnv() as place:
         for task in wanted:
             trace = rollout(policy, place, begin(policy, place, task=task), max_turns=4)
-            traces.append(_of(trace, agent))
+            traces.append(replace(trace, agent_name=agent or trace.agent_name))
             with open(kept, "a", encoding="utf-8") as file:
                 file.write(task.name + "\n")
     return count
-
-
-def _of(trace: ExecutionTrace, agent: str) -> ExecutionTrace:
-    from dataclasses import replace
-
-    return replace(trace, agent_name=agent) if agent else trace
 
 
 def collect(folder: Path, source: SourceConfig, *, least: int) -> Made:
@@ -155,11 +149,12 @@ def _rows(known: Sequence[Judged], asked: RowsAsked) -> tuple[list[Any], rows.Re
     return list(imitated), report
 
 
-def make_episodes(folder: Path, traces: Path, judged: Path, asked: RowsAsked) -> Made:
-    """Good traces as episodes for our own model; only what speaks the protocol can be one."""
-    good, report = sft.sft_rows(read_judged(traces, judged), sft.SFTRowsConfig(
-        **{name: getattr(asked.source, name) for name in SourceConfig.__dataclass_fields__}
-    ))  # fmt: skip
+def make_episodes(folder: Path, traces: Path, judged: Path, asked: RowsAsked, *, needed: bool = True) -> Made:
+    """Good traces as episodes for our own model; only what speaks the protocol can be one.
+
+    PPO learns in the gym and does without (`needed` False)."""
+    shared = {name: getattr(asked.source, name) for name in SourceConfig.__dataclass_fields__}
+    good, report = sft.sft_rows(read_judged(traces, judged), sft.SFTRowsConfig(**shared))
     by_id = {trace.trace_id: trace for trace in read_traces(traces)}
     episodes = []
     for row in good:
@@ -168,7 +163,7 @@ def make_episodes(folder: Path, traces: Path, judged: Path, asked: RowsAsked) ->
             report.left_out["not in the protocol"] += 1
         else:
             episodes.append(made)
-    if not episodes:
+    if needed and not episodes:
         raise DataError(
             "no good trace speaks the protocol: nothing to train our own model on. Type: rusty trace list"
         )

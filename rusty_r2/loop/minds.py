@@ -135,7 +135,7 @@ class Own:
         self.config, self.registry = config, registry
 
     def rows(self, folder: Path, traces: Path, judged: Path, asked: RowsAsked) -> Made:
-        return make_episodes(folder, traces, judged, asked)
+        return make_episodes(folder, traces, judged, asked, needed=self.config.method != "ppo")
 
     def train(self, folder: Path, rows: Path) -> Made:
         start = self._start()

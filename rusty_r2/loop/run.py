@@ -93,13 +93,14 @@ def go(config: LoopConfig, *, registry: Registry | None = None, mind: Mind | Non
             "export", {"merged": merged.digest, "type": config.quantization},
             lambda at: mind.export(at, weights),
         )  # fmt: skip
+        tried = _asked_of_gate(config, exported, registry)
         gated = stages.run(
-            "gate", _asked_of_gate(config, exported, registry),
+            "gate", tried,
             lambda at: mind.gate(at, exported.output, weights, run),
         )  # fmt: skip
         chosen = stages.run(
             "promote", {"gate": gated.digest},
-            lambda at: _promote(config, registry, exported.output, stages.done),
+            lambda at: _promote(config, registry, exported, tried, stages.done),
         )  # fmt: skip
         served = stages.run(
             "deploy", {"promoted": chosen.digest, "ollama": config.ollama, "host": config.ollama_host},
@@ -151,8 +152,14 @@ def _address(config: LoopConfig) -> str:
     return config.base if config.own else f"hf:{config.base}"
 
 
-def _promote(config: LoopConfig, registry: Registry, artefact: Path, done: list[Done]) -> Made:
+def _promote(
+    config: LoopConfig, registry: Registry, exported: Done, tried: dict[str, Any], done: list[Done]
+) -> Made:
     """Into the registry either way; in use only with a green gate."""
+    if _asked_of_gate(config, exported, registry) != tried:
+        raise RegistryError(
+            f"another version of {config.name} was promoted meanwhile. The same command tries against it"
+        )
     facts = {one.name: one.facts for one in done}
     said = facts["gate"]["gate"]
     gate = Gate(said["passed"], said["sha256"], said["worse"], tuple(said["reasons"]))
@@ -163,7 +170,7 @@ def _promote(config: LoopConfig, registry: Registry, artefact: Path, done: list[
     before = registry.current(config.name)
     made = registry.add(
         config.name,
-        artefact,
+        exported.output,
         gate=gate,
         lineage=_lineage(config, done),
         scores={**scores, "compared with": facts["gate"]["against"]},

@@ -185,8 +185,13 @@ def test_a_template_that_is_not_regular_is_refused_not_approximated(tmp_path):
 def test_a_hostile_template_gets_nothing():
     with pytest.raises(TemplateError):
         derive("{{ ().__class__.__base__.__subclasses__() }}{{ messages[0].content }}")
-    with pytest.raises(TemplateError, match="date"):
+    with pytest.raises(TemplateError, match="strftime_now"):
         derive("{{ strftime_now('%d') }}{{ messages[0].content }}")
+
+
+def test_a_template_that_can_do_without_the_date_does():
+    dated = "{% if strftime_now is defined %}{{ strftime_now('%d') }}{% else %}2024{% endif %}" + LLAMA3
+    assert derive(dated).start == "2024"
 
 
 def test_a_file_without_a_template_takes_words_as_they_are(tmp_path):
