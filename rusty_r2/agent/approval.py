@@ -3,9 +3,9 @@
 
 allow   read         commands see the folder and cannot change it; files are not edited
         workspace    changes stay inside the folder; protected paths stay as they are
-        network      refused: no level of the sandbox offers a network
+        network      the same, and commands reach whatever this machine can reach
 ask     always       before every command and every edit
-        writes       before anything in the folder changes
+        writes       before anything in the folder changes; with a network before every command, too
         never        not at all
 
 A question is answered with yes, no (and why, for the model), always for this kind, or an edited command.
@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rusty_r2.errors import ConfigError
 from rusty_r2.protocol import Cmd, Edit
 
 Allow = Literal["read", "workspace", "network"]
@@ -99,11 +98,3 @@ def kind_of(action: Cmd | Edit) -> str:
     except ValueError:
         words = []
     return words[0] if words and "=" not in words[0] else action.command
-
-
-def check(allow: Allow) -> None:
-    """Refuse what the sandbox cannot do."""
-    if allow == "network":
-        raise ConfigError(
-            "no sandbox level offers a network, and outside one commands do not run. Type: --allow workspace"
-        )

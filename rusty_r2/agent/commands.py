@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, get_args
 
 from rusty_r2.agent.address import open_policy
-from rusty_r2.agent.approval import Allow, Ask, check
+from rusty_r2.agent.approval import Allow, Ask
 from rusty_r2.agent.screen import counted
 from rusty_r2.errors import ConfigError, RustyError
 from rusty_r2.gym.safetext import one_line
@@ -153,12 +153,9 @@ def _ask(talk: Talk, rest: str) -> None:
 
 
 def _allow(talk: Talk, rest: str) -> None:
-    """what commands may do: read or workspace"""
+    """what commands may do: read, workspace or network"""
     if rest:
-        wanted: Allow = _one_of(rest, get_args(Allow))  # type: ignore[assignment]
-        check(wanted)
-        talk.place.close()
-        talk.place.allow = wanted
+        talk.place.allow = _one_of(rest, get_args(Allow))  # type: ignore[assignment]
     talk.screen.say(f"allow {talk.place.allow}")
 
 

@@ -49,7 +49,7 @@ class ChatConfig(MindOptions):
     workspace: Path = Path()
     """the folder to work in"""
     allow: Allow = "workspace"
-    """what commands may do: read the folder, or change it; network is refused honestly"""
+    """what commands may do: read the folder, change it, or also reach whatever this machine can reach"""
     ask: Ask = "writes"
     """when to ask: always, before the folder changes (writes), or never"""
     dry: bool = False

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from rusty_r2.agent.approval import YES, Allow, Approval, check
+from rusty_r2.agent.approval import YES, Allow, Approval
 from rusty_r2.agent.carry import carry_over
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
@@ -81,10 +81,9 @@ class Workspace:
         max_output: int = 4000,
         max_malformed: int = 3,
     ) -> None:
-        check(allow)
         if not folder.is_dir():
             raise ConfigError(f"{folder} is not a folder. Type: --workspace FOLDER")
-        self.folder, self.allow, self.limits, self.level = folder.resolve(), allow, limits, level
+        self.folder, self.limits, self.level = folder.resolve(), limits, level
         self.approval = approval or Approval()
         self.watcher: Watcher = watcher or Unseen()
         self.journal = Journal(self.folder)
@@ -94,6 +93,24 @@ class Workspace:
         self._dry, self._copies, self._malformed = False, True, 0
         self._hidden: set[str] = set()
         self._box: Sandbox | None = None
+        self._allow: Allow = "workspace"
+        self.allow = allow
+
+    @property
+    def allow(self) -> Allow:
+        return self._allow
+
+    @allow.setter
+    def allow(self, wanted: Allow) -> None:
+        """ConfigError where this machine offers no network that leaves secrets unseen."""
+        self.close()
+        before, self._allow = self._allow, wanted
+        try:
+            if wanted == "network":
+                self._opened()
+        except RustyError:
+            self._allow = before
+            raise
 
     @property
     def dry(self) -> bool:
@@ -219,21 +236,23 @@ class Workspace:
 
     def _command(self, action: Cmd) -> tuple[str, bool]:
         box = self._opened()
-        harmless = self._dry or self._copies or self.allow == "read"
+        copied = self._dry or self._copies or self.allow == "read"
+        harmless = copied and self.allow != "network"  # what was sent away cannot be taken back
         self.watcher.command(action.command)
-        answer = YES if self._dry else self.approval.before_running(action, harmless=harmless)
+        quiet = self._dry and harmless
+        answer = YES if quiet else self.approval.before_running(action, harmless=harmless)
         if not answer.yes:
             return _refused(answer.note), False
         command = action.command if answer.command is None else answer.command
         if command != action.command:
             self.watcher.command(command)
-        before = None if harmless else self._remembered(box)
+        before = None if copied else self._remembered(box)
         result = box.run(command, cancel=self.cancel)
         self.watcher.result(result)
         told = [shown(result, self.max_output)]
         if command != action.command:
             told.insert(0, f"SYSTEM_MSG: The user changed the command to: {command}")
-        if harmless:
+        if copied:
             told += self._settle(Cmd(command), box, result)
         elif before is not None:
             self._note_changes(box, before)
@@ -310,7 +329,7 @@ class Workspace:
             try:
                 self._box = self._hiding(self._open("overlay", ()))
             except ConfigError:
-                if self._dry:
+                if self._dry or self.allow == "network":
                     raise
                 self._copies = False
                 self._box = self._open("ro" if self.allow == "read" else "rw", PROTECTED)
@@ -328,7 +347,12 @@ class Workspace:
         """In a view nothing needs protection: what is carried over is looked at then."""
         try:
             return open_sandbox(
-                level=self.level, workspace=self.folder, mode=mode, limits=self.limits, protect=protect
+                level=self.level,
+                workspace=self.folder,
+                mode=mode,
+                limits=self.limits,
+                protect=protect,
+                network="host" if self.allow == "network" else "none",
             )
         except OSError as error:
             raise SandboxError(f"the folder cannot be opened in the sandbox: {error}") from error

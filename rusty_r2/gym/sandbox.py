@@ -26,7 +26,8 @@ from rusty_r2.gym import safetext
 
 Reason = Literal["exit", "signal", "timeout", "cpu", "memory", "disk", "output", "cancelled"]
 Mode = Literal["ro", "rw", "overlay"]
-Network = Literal["none", "loopback"]
+Network = Literal["none", "loopback", "host"]
+"""host: all that this machine can reach; only for a person's own folder, and only at the level ns"""
 
 LEVELS = ("ns", "bwrap", "landlock", "off")
 """strongest first"""

@@ -123,7 +123,7 @@ def test_ten_exchanges_with_a_person_in_charge(folder, tmp_path):
         t.wait("Last words.", "step", "you> ")
         for command, answer in {
             ":reward": " = ", ":trace": "MSG Last words.", ":model": "script", ":allow read": "allow read",
-            ":allow network": "no sandbox level offers a network", ":nonsense": "Type :help",
+            ":allow network": "allow network", ":nonsense": "Type :help",
             ":help": "take back", ":model hf:x": "Say rusty" if not _has("hf") else "", ":reset": "forgotten",
         }.items():  # fmt: skip
             t.type(command)
@@ -249,7 +249,7 @@ def test_no_answer_is_an_error_of_one_line(folder, tmp_path):
     [
         (("--model", "runs/none"), "neither a folder nor an address"),
         (("--model", "script:none"), "cannot be read"),
-        (("--allow", "network"), "no sandbox level offers a network"),
+        (("--allow", "network", "--level", "bwrap"), "a network needs the sandbox level ns"),
         (("--workspace", "none"), "is not a folder"),
         (("--max-turns", "0"), "must be more than 0"),
     ],

@@ -1,6 +1,8 @@
 """A person's folder in an agent's hands: what changes, what never does, and that all of it can be undone."""
 
+import contextlib
 import os
+import socket
 import threading
 import time
 
@@ -249,9 +251,67 @@ def test_read_only_means_it(folder):
     assert snapshot(folder) == before
 
 
-def test_a_network_is_refused_and_a_missing_folder_too(folder):
-    with pytest.raises(ConfigError, match="--allow workspace"):
-        place(folder, allow="network")
+CALL = """python3 -c "import socket; print(socket.create_connection(('localhost', {})).recv(9))" """
+
+
+@pytest.fixture
+def outside():
+    """A server on this machine, outside the sandbox."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    with listening.accept()[0] as caller:
+                        caller.sendall(b"pong")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@needs_ns
+def test_a_network_is_there_only_where_the_dial_says_so(folder, outside):
+    call = Cmd(CALL.format(outside))
+    for allow, reached in (("workspace", False), ("network", True), ("read", False)):
+        with place(folder, allow=allow) as work:
+            assert ("pong" in do(work, call)[0]) is reached
+    with place(folder) as work:
+        assert "pong" not in do(work, call)[0]
+        work.allow = "network"
+        assert "pong" in do(work, call)[0]
+        work.allow = "workspace"
+        assert "pong" not in do(work, call)[0]
+
+
+@needs_ns
+def test_with_a_network_a_person_is_asked_before_and_secrets_stay_unseen(folder, outside):
+    """What was sent away cannot be taken back, not even in a dry run."""
+    with place(folder, "writes", NO, YES, NO, allow="network") as work:
+        assert "The user said no" in do(work, Cmd(CALL.format(outside)))[0]
+        assert "hush" not in do(work, Cmd("cat .env"))[0]
+        work.dry = True
+        assert "The user said no" in do(work, Cmd("ls"))[0]
+        assert [about for about, _ in work.person.asked] == ["run"] * 3
+    with place(folder, allow="network") as work:
+        do(work, Cmd("echo x > new; echo y > .env"))
+        assert (folder / "new").read_text() == "x\n" and (folder / ".env").read_text() == "TOKEN=hush\n"
+
+
+@pytest.mark.parametrize("level", ["bwrap", "landlock"])
+def test_where_secrets_can_be_read_there_is_no_network(folder, level):
+    with pytest.raises(ConfigError, match="level ns"):
+        place(folder, allow="network", level=level)
+    with place(folder) as work:
+        work.level = level
+        with pytest.raises(ConfigError, match="level ns"):
+            work.allow = "network"
+        assert work.allow == "workspace"
+
+
+def test_a_missing_folder_is_an_error(folder):
     with pytest.raises(ConfigError, match="is not a folder"):
         place(folder / "none")
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,33 @@ def test_no_dry_run_elsewhere(folder: Path, level: str) -> None:
 def test_a_folder_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a folder"):
         open_sandbox(workspace=tmp_path / "none")
+
+
+@needs_ns
+def test_the_hosts_network_and_nothing_else_of_the_host(folder: Path) -> None:
+    """TCP of this machine is reached; its abstract sockets, processes and files are not."""
+    with socket.create_server(("127.0.0.1", 0)) as outside, socket.socket(socket.AF_UNIX) as abstract:
+        name = f"\0rusty-{os.getpid()}"
+        abstract.bind(name)
+        abstract.listen()
+        port = outside.getsockname()[1]
+        tcp = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
+        unix = f"import socket; socket.socket(socket.AF_UNIX).connect({name!r})"
+        raw = "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)"
+        with open_sandbox(level="ns", workspace=folder, network="host") as box:
+            assert box.run(["python3", "-c", tcp]).ok
+            assert not box.run(["python3", "-c", unix]).ok
+            assert not box.run(["python3", "-c", raw]).ok
+            assert not box.run(f"kill -0 {os.getpid()}").ok and not box.run(f"cat {__file__}").ok
+            assert box.run("ls /proc | grep -c '^[0-9]'").stdout.strip() in (b"3", b"4")
+        with open_sandbox(level="ns", workspace=folder) as box:
+            assert not box.run(["python3", "-c", tcp]).ok
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_hosts_network_is_for_a_folder_and_for_ns(folder: Path, level: str) -> None:
+    with pytest.raises(ConfigError, match="own folder|level ns|network of its own"):
+        open_sandbox(level=level, network="host")
+    if level != "ns":
+        with pytest.raises(ConfigError, match="level ns"):
+            open_sandbox(level=level, workspace=folder, network="host")

@@ -51,7 +51,7 @@ def policy(arch: str, network: str, by_path: bool, number: int, arguments: tuple
     if name == "socket" and network == "pairs":
         return ERRNO | errno.EAFNOSUPPORT
     if name in ("socket", "socketpair"):
-        families = (1, 2, 10) if network == "loopback" else (1,)
+        families = (1, 2, 10) if network in ("loopback", "host") else (1,)
         return ALLOW if low[0] in families else ERRNO | errno.EAFNOSUPPORT
     denied = (
         (name == "clone" and low[0] & 0x7E020080)
@@ -66,7 +66,7 @@ def policy(arch: str, network: str, by_path: bool, number: int, arguments: tuple
     return ERRNO | errno.EPERM if denied else ALLOW
 
 
-@pytest.mark.parametrize("network", ["none", "loopback", "pairs"])
+@pytest.mark.parametrize("network", ["none", "loopback", "host", "pairs"])
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("by_path", [True, False])
 def test_the_filter_is_the_policy(arch: str, network: str, by_path: bool) -> None:

@@ -26,6 +26,8 @@ TRUSTED = "/usr/local/bin:/usr/bin:/bin"
 def open_bwrap(
     limits: Limits, *, workspace: Path | None, mode: str, protect: tuple[str, ...], network: str
 ) -> SpawnedSandbox:
+    if network == "host":
+        raise ConfigError("a network needs the sandbox level ns; this is bwrap. Say network none or loopback")
     if mode == "overlay":
         raise ConfigError("a dry run needs the sandbox level ns; this is bwrap. Say mode rw or ro")
     if workspace is not None and host.steps_down():

@@ -27,6 +27,16 @@ SYSTEM = (
 """what programs need to start; nothing here is private to a user"""
 
 
+NAMES = ("resolv.conf", "hosts", "nsswitch.conf", "services", "protocols")
+"""files of /etc that turn names into addresses"""
+
+
+def names() -> dict[str, str]:
+    """What they say; copied, for some are links into folders that a payload does not see."""
+    found = {name: Path("/etc", name) for name in NAMES}
+    return {name: path.read_text("utf-8", "replace") for name, path in found.items() if path.is_file()}
+
+
 def identity() -> tuple[int, int]:
     """The host uid and gid of payloads: ours, but never root's."""
     other = _other_id() if os.geteuid() == 0 else None

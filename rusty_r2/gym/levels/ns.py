@@ -17,6 +17,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from rusty_r2.errors import ConfigError
 from rusty_r2.gym.levels import changes, host
 from rusty_r2.gym.levels.launch import Spawner
 from rusty_r2.gym.levels.spawned import Place, SpawnedSandbox
@@ -26,7 +27,9 @@ _shared: dict[tuple[int, str], Spawner] = {}
 _lock = threading.Lock()
 
 
-def config(workspace: Path | None = None, mode: str = "rw", protect: tuple[str, ...] = ()) -> dict[str, Any]:
+def config(
+    workspace: Path | None = None, mode: str = "rw", protect: tuple[str, ...] = (), network: str = "none"
+) -> dict[str, Any]:
     uid, gid = host.identity()
     read_only = [*host.SYSTEM, *host.interpreter_paths()]
     hidden = host.package_root()
@@ -41,6 +44,8 @@ def config(workspace: Path | None = None, mode: str = "rw", protect: tuple[str, 
         "workspace": str(workspace.resolve()) if workspace else "",
         "mode": mode,
         "protect": list(protect),
+        "network": network,
+        "etc": host.names() if network == "host" else {},
     }
 
 
@@ -49,6 +54,8 @@ def open_ns(
 ) -> SpawnedSandbox:
     if workspace is not None:
         return _open_bound(limits, workspace=workspace, mode=mode, protect=protect, network=network)
+    if network == "host":
+        raise ConfigError("the host's network is for a person's own folder. Say network none or loopback")
     spawner = shared_spawner("ns", config())
     number = spawner.number()
     _, (folder,) = spawner.ask(_open_request(number, limits))
@@ -59,7 +66,7 @@ def open_ns(
 def _open_bound(
     limits: Limits, *, workspace: Path, mode: str, protect: tuple[str, ...], network: str
 ) -> SpawnedSandbox:
-    spawner = Spawner(config(workspace, mode, protect))
+    spawner = Spawner(config(workspace, mode, protect, network))
     try:
         _, (folder, *layers) = spawner.ask(_open_request(0, limits))
     except BaseException:

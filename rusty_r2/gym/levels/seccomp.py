@@ -93,7 +93,8 @@ CHAR_OR_BLOCK = 0x2000
 IOPRIO_PROCESS = 1
 X32_BIT = 0x40000000
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
-FAMILIES = {"none": (AF_UNIX,), "loopback": (AF_UNIX, AF_INET, AF_INET6), "pairs": ()}
+INTERNET = (AF_UNIX, AF_INET, AF_INET6)
+FAMILIES = {"none": (AF_UNIX,), "loopback": INTERNET, "host": INTERNET, "pairs": ()}
 """socket families by network; "pairs" allows no socket at all, only connected AF_UNIX pairs"""
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000

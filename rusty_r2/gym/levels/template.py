@@ -5,7 +5,8 @@ Once, in the zygote: new user, mount, pid, network, ipc, uts and cgroup namespac
 and the like bound read-only; the host's tree detached. From then on the zygote itself sees no host file,
 process or network. For each run: one clone into new user, mount, pid and ipc namespaces, the workspace
 bound on /box, a fresh read-only /proc, no capabilities, rlimits, Landlock, seccomp. Killing the run's
-first process kills the whole pid namespace.
+first process kills the whole pid namespace. Where a person gave the host's network to their own folder, the
+zygote and its runs stay in it, without any right over it.
 
 Started by root, the zygote opens what it must as root and then becomes an ordinary uid: no payload keeps
 host uid 0.
@@ -33,6 +34,8 @@ ETC = {
 ALL_NEW = kernel.NEW_USER | kernel.NEW_MOUNT | kernel.NEW_PID | kernel.NEW_NET | kernel.NEW_IPC
 ALL_NEW |= kernel.NEW_UTS | kernel.NEW_CGROUP
 OLD = "/.old"
+SCOPED = 6
+"""the Landlock version that keeps abstract sockets apart"""
 
 
 def prepare(config: dict[str, Any]) -> int:
@@ -43,7 +46,7 @@ def prepare(config: dict[str, Any]) -> int:
 def clone_zygote(config: dict[str, Any]) -> tuple[int, int]:
     """Clone into the namespaces; the parent maps the ids, then opens the gate that the child waits at."""
     wait, go = os.pipe()
-    pid = kernel.clone(ALL_NEW)
+    pid = kernel.clone(ALL_NEW & ~kernel.NEW_NET if config["network"] == "host" else ALL_NEW)
     if pid == 0:
         kernel.die_with_parent()
         os.close(go)
@@ -68,7 +71,13 @@ class Namespaces:
         self.landlock = kernel.landlock_version()
         if not self.landlock:
             self.notes.append("no Landlock: mounts and seccomp alone guard the files")
-        self.filters = {network: seccomp.program(kernel.ARCH, network) for network in ("none", "loopback")}
+        if config["network"] == "host" and self.landlock < SCOPED:
+            raise OSError(
+                f"Landlock {self.landlock} does not keep a run from the host's abstract sockets; "
+                f"for a network version {SCOPED} (Linux 6.12) is needed"
+            )
+        known = ("none", "loopback", "host")
+        self.filters = {network: seccomp.program(kernel.ARCH, network) for network in known}
         self.mode = config["mode"] if config["workspace"] else ""
         self._build(config, tree)
 
@@ -97,7 +106,7 @@ class Namespaces:
             else:
                 _bind_read_only(descriptor, path)
             os.close(descriptor)
-        _furnish()
+        _furnish(config["etc"])
         for path in config["hidden"]:
             if os.path.isdir(path):
                 kernel.mount("tmpfs", path, "tmpfs", SAFE | kernel.READ_ONLY, "size=4k,nr_inodes=2,mode=555")
@@ -138,7 +147,7 @@ class Namespaces:
     def spawn(self, request: dict[str, Any], fds: list[int]) -> int:
         flags = kernel.NEW_USER | kernel.NEW_MOUNT | kernel.NEW_PID | kernel.NEW_IPC
         # One empty network serves all runs while Landlock keeps them from meeting in it by abstract sockets.
-        if request["network"] == "loopback" or self.landlock < 6:
+        if request["network"] == "loopback" or self.landlock < SCOPED:
             flags |= kernel.NEW_NET
         pid = kernel.clone(flags)
         if pid == 0:
@@ -167,7 +176,7 @@ class Namespaces:
                 ["/"],
                 ["/box", "/tmp", "/dev/shm", *(f"/dev/{name}" for name in DEVICES)],
                 version=self.landlock,
-                tcp=request["network"] == "loopback",
+                tcp=request["network"] != "none",
             )
         kernel.install_filter(self.filters[request["network"]])
         kernel.dumpable(False)
@@ -182,9 +191,9 @@ def _bind_read_only(source: int, target: str) -> None:
     kernel.set_attributes(target, kernel.READ_ONLY | SAFE)
 
 
-def _furnish() -> None:
-    """The little that programs expect: users, devices, places to mount on."""
-    for name, text in ETC.items():
+def _furnish(etc: dict[str, str]) -> None:
+    """The little that programs expect: users, devices, places to mount on; `etc` where there is a network."""
+    for name, text in {**ETC, **etc}.items():
         _touch(f"/etc/{name}")
         kernel.write_file(f"/etc/{name}", text)
     for name in DEVICES:
