@@ -23,6 +23,7 @@ from rusty_r2.executor import Executor
 from rusty_r2.gym import catalog
 from rusty_r2.gym.curriculum import Curriculum
 from rusty_r2.gym.env import EnvConfig
+from rusty_r2.run import step_of
 from rusty_r2.task import Task
 from rusty_r2.train.chatting import Chat, Drawing, Written, write
 from rusty_r2.train.grpo_rewards import Attempt, Outcome, attempt, shares
@@ -45,8 +46,8 @@ class Plan:
 class Answers:
     """Rollouts without a gym: one reply to each prompt; reward functions say what it is worth."""
 
-    def __init__(self, chat: Chat, plan: Plan, watch: Watch | None = None) -> None:
-        self.chat, self.plan, self.watch = chat, plan, watch
+    def __init__(self, chat: Chat, plan: Plan) -> None:
+        self.chat, self.plan = chat, plan
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         asked = [self.ids(prompt) for prompt in prompts]
@@ -183,7 +184,12 @@ class KeepCurriculum(TrainerCallback):  # type: ignore[misc]
             files.write(folder / STATE, json.dumps(self.curriculum.state_dict()) + "\n")
 
 
-def go_on(curriculum: Curriculum, checkpoint: Path | None) -> None:
-    """Put the curriculum where a checkpoint left it."""
+def go_on(curriculum: Curriculum, checkpoint: Path | None, log: Path | None = None) -> None:
+    """Put the curriculum where a checkpoint left it, and forget the episodes that will be played again."""
     if checkpoint is not None and (checkpoint / STATE).is_file():
         curriculum.load_state_dict(json.loads((checkpoint / STATE).read_text()))
+    if log is not None and log.exists():
+        done = step_of(checkpoint) if checkpoint is not None else 0
+        whole = log.read_text(encoding="utf-8").split("\n")[:-1]
+        kept = [line for line in whole if json.loads(line)["step"] < done]
+        files.write(log, "".join(line + "\n" for line in kept))

@@ -17,6 +17,7 @@ from typing import Any
 
 from rusty_r2.config import resolved
 from rusty_r2.data import rows
+from rusty_r2.errors import DataError
 from rusty_r2.eval.gym import tasks as heldout_tasks
 from rusty_r2.executor import open_executor
 from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig
@@ -140,7 +141,18 @@ class GroupRun:
             self.run.note(flat_groups=self.watch.flat, groups=self.watch.groups, stopped=self.watch.reason)
         return fitted
 
-    def conclude(self, fitted: Fitted, found: Comparison | None) -> Path:
+    def interrupted(self, fitted: Fitted) -> bool:
+        """Whether a person or the clock ended it: then it is to be resumed, not compared."""
+        if not fitted.stopped or self.watch.reason:
+            return False
+        if self.run is not None:
+            self.run.close("stopped")
+        again = f"rusty train {self.method} --config {self.folder}/config.json"
+        again += f" --output-dir {self.folder} --resume auto"
+        say(self.world, f"stopped at step {fitted.step:,}, saved. Go on: {again}")
+        return True
+
+    def conclude(self, found: Comparison | None) -> Path:
         """Write down what came of it; the run's folder."""
         if self.run is not None:
             if found is not None:
@@ -168,6 +180,21 @@ class Online(GroupRun):
         self.drawing = Drawing(config.max_new_tokens, config.temperature)
         self.groups = Plan(self.drawing, self.generations, config.max_length, config.seed)
         self.env = EnvConfig(max_turns=config.max_turns)
+        self.prompts = self._fitting(self.prompts)
+
+    def _fitting(self, asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The prompts that leave room for an answer; those that do not are counted."""
+        config, ids = self.config, Answers(self.chat, self.groups).ids
+        room = config.max_length - config.max_new_tokens
+        kept = [row for row in asked if len(ids(row["prompt"])) <= room]
+        if asked and not kept:
+            raise DataError(
+                f"every prompt of {config.data} is over {room} tokens. "
+                f"Type: --max-length {2 * config.max_length}"
+            )
+        if len(kept) < len(asked):
+            say(self.world, f"{len(asked) - len(kept)} prompts left out: over {room} tokens")
+        return kept
 
     def train(self) -> Path | str:
         config = self.config
@@ -198,9 +225,9 @@ class Online(GroupRun):
         families = grpo.gym_families(config)
         lessons = CurriculumConfig(config.seed, families, config.max_difficulty)
         curriculum = Curriculum(lessons)
-        go_on(curriculum, self.resumed)
-        self.watch.advice = EASIER
         log = self.folder / "completions.jsonl"
+        go_on(curriculum, self.resumed, log if self.world.first else None)
+        self.watch.advice = EASIER
         rollouts = Episodes(
             self.chat, self.env, self.groups, curriculum, watch=self.watch, executor=self.executor, log=log
         )
@@ -213,8 +240,9 @@ class Online(GroupRun):
         trainer.add_callback(KeepCurriculum(curriculum))
         before = self.evaluate(trainer, families)
         fitted = self.fit(trainer)
-        after = self.evaluate(trainer, families)
-        return self._told(fitted, before, after)
+        if self.interrupted(fitted):
+            return self.folder
+        return self._told(before, self.evaluate(trainer, families))
 
     def evaluate(self, trainer: GroupTrainer, families: tuple[str, ...]) -> Outcomes | None:
         """Play of the held-out tasks of the same families, the same seeds each time."""
@@ -231,9 +259,9 @@ class Online(GroupRun):
             self.run.log(int(trainer.state.global_step), found.facts())
         return found
 
-    def _told(self, fitted: Fitted, before: Outcomes | None, after: Outcomes | None) -> Path:
+    def _told(self, before: Outcomes | None, after: Outcomes | None) -> Path:
         found = None if before is None or after is None else compared(before, after, valid=self._valid)
-        return self.conclude(fitted, found)
+        return self.conclude(found)
 
     # ── requests of one's own ───────────────────────────────────────────────────────────────────
 
@@ -242,6 +270,7 @@ class Online(GroupRun):
         self._valid = "came to an end"
         reward = self.reward
         assert reward is not None
+        rollouts = Answers(self.chat, self.groups)
         many = -(-SPARE * shape.rows // (self.generations * len(self.prompts)))
         trainer = self.trainer(
             shape,
@@ -249,12 +278,14 @@ class Online(GroupRun):
             config.max_new_tokens,
             self.prompts * max(1, many),
             reward_funcs=reward,
-            rollout_func=Answers(self.chat, self.groups, self.watch),
+            rollout_func=rollouts,
         )
         held = self._held_out()
         before = self._score(trainer, held, reward)
         fitted = self.fit(trainer)
-        return self._told(fitted, before, self._score(trainer, held, reward))
+        if self.interrupted(fitted):
+            return self.folder
+        return self._told(before, self._score(trainer, held, reward))
 
     def _held_out(self) -> list[dict[str, Any]]:
         assert self.config.data is not None

@@ -91,10 +91,11 @@ class Replay(GroupRun):
             rollout_func=Recordings(found.kept, size, self.chat.end),
         )
         pairs = Pairs.of(self._held_out())
-        fitted = self.fit(trainer)
+        if self.interrupted(self.fit(trainer)):
+            return self.folder
         model = trainer.accelerator.unwrap_model(trainer.model)
         pad = int(self.tokenizer.pad_token_id)
-        return self.conclude(fitted, pairs.compare(model, pad=pad) if len(pairs.better) else None)
+        return self.conclude(pairs.compare(model, pad=pad) if len(pairs.better) else None)
 
     @property
     def steps(self) -> int:

@@ -282,6 +282,20 @@ def test_a_faulty_file_of_prompts_is_named_before_anything_is_loaded(line, said,
         train(GRPOConfig(data=data, base_model="nowhere/at-all"))
 
 
+def test_prompts_without_room_for_an_answer_are_left_out_and_a_clock_stops_a_run(
+    small_llama, tmp_path, capsys
+):
+    data = tmp_path / "prompts.jsonl"
+    data.write_text(json.dumps({"prompt": "hello"}) + "\n" + json.dumps({"prompt": "long " * 400}) + "\n")
+    short = {"data": data, "max_length": 100, "max_steps": 500, "max_minutes": 0.02, "patience": 0}
+    train(options(small_llama, tmp_path, **short))
+    said = capsys.readouterr().err
+    assert "1 prompts left out: over 92 tokens" in said and "Go on: rusty train grpo --config" in said
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["ended"] == "stopped"
+    with pytest.raises(DataError, match="every prompt .* --max-length 18"):
+        train(options(small_llama, tmp_path, data=data, max_length=9))
+
+
 def test_held_out_families_are_refused(small_llama, tmp_path, capsys):
     words = ["train", "grpo", "--base-model", str(small_llama), "--output-dir", str(tmp_path / "run")]
     assert main([*words, "--families", "copy", "--device", "cpu"]) == 1
