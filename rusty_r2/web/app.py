@@ -193,7 +193,7 @@ class Rooms:
         made = [(one, lineage(one, every, datasets)) for one in runs if one.saved]
         reward = learned_reward(self.learned)
         return self.templates.page(
-            "shelf", ask, datasets=datasets, made=made, folder=self.shelf.folder,
+            "shelf", ask, datasets=datasets, made=made, folder=self.shelf.folder, unread=self.shelf.unread,
             registered=list(registered(self.registry, every, datasets)), card=self.card,
             reward=str(reward.report) if reward is not None else "",
         )  # fmt: skip

@@ -7,15 +7,17 @@ under the runs folder and looked up among the folders found there: a name from o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rusty_r2.errors import ConfigError
 from rusty_r2.run import checkpoints
@@ -25,6 +27,8 @@ DEEPEST = 3
 """folders under folders that are looked into"""
 MOST = 2000
 """folders that are looked at in all"""
+KEPT = 8
+"""runs whose numbers are remembered"""
 LARGEST = 256 * 2**20
 """bytes of metrics.jsonl that are read, from its end"""
 SILENT = 900.0
@@ -72,12 +76,55 @@ class RunFolder:
         return steps + [name for name in ("best", "merged", "adapter") if (self.path / name).is_dir()]
 
 
+class Logged(NamedTuple):
+    """One number as it was logged; what is not finite is None."""
+
+    step: float | None
+    time: float | None
+    value: float | None
+
+
+@dataclass
+class _Columns:
+    """What was read of a metrics.jsonl so far, number by number; of one that grew only new lines are read."""
+
+    file: tuple[int, int] = (0, 0)
+    end: int = 0
+    columns: dict[str, list[Logged]] = field(default_factory=dict)
+
+    def read(self, path: Path) -> None:
+        try:
+            with open(path, "rb") as file:
+                facts = os.fstat(file.fileno())
+                if (facts.st_dev, facts.st_ino) != self.file or facts.st_size < self.end:
+                    self.file, self.columns = (facts.st_dev, facts.st_ino), {}
+                    self.end = max(0, facts.st_size - LARGEST)
+                file.seek(self.end)
+                fresh = file.read(LARGEST).rpartition(b"\n")[0]
+        except OSError:
+            self.file, self.end, self.columns = (0, 0), 0, {}
+            return
+        self.end += len(fresh) + bool(fresh)
+        for line in fresh.split(b"\n"):
+            with contextlib.suppress(ValueError, RecursionError):
+                data = json.loads(line)
+                if isinstance(data, dict):
+                    self._take(data)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        step, when = finite(line.get("step")), finite(line.get("time"))
+        for key, value in line.items():
+            if key not in ("step", "time") and (value is None or finite(value) is not None):
+                self.columns.setdefault(key, []).append(Logged(step, when, finite(value)))
+
+
 class Runs:
     """The run folders under one root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._read: OrderedDict[tuple[str, int, float], list[dict[str, Any]]] = OrderedDict()
+        self._read: OrderedDict[str, _Columns] = OrderedDict()
+        self._lock = threading.Lock()
 
     def all(self) -> list[RunFolder]:
         """Every run, the one that spoke last first."""
@@ -89,56 +136,33 @@ class Runs:
                 return self._folder(path)
         raise ConfigError(f"there is no run {name!a} in {self.root}. Type: ls {self.root}")
 
-    def metrics(self, run: RunFolder) -> list[dict[str, Any]]:
-        """What a run logged, oldest first. A line cut short, or one that is no object, is left out."""
-        key = (run.name, run.size, run.written)
-        if key not in self._read:
-            self._read[key] = _metrics(run.path / "metrics.jsonl")
-            while len(self._read) > 8:
+    def numbers(self, run: RunFolder) -> dict[str, list[Logged]]:
+        """What a run logged, by name, oldest first. A line that is cut short or no object is left out."""
+        with self._lock:
+            known = self._read.setdefault(run.name, _Columns())
+            self._read.move_to_end(run.name)
+            while len(self._read) > KEPT:
                 self._read.popitem(last=False)
-        return self._read[key]
+            known.read(run.path / "metrics.jsonl")
+            return dict(known.columns)
 
     def keys(self, *runs: RunFolder) -> list[str]:
         """Every number that can be drawn, the telling ones first."""
-        found = {
-            key
-            for run in runs
-            for line in self.metrics(run)
-            for key, value in line.items()
-            if key not in NO_CURVES and finite(value) is not None
-        }
+        found = {key for run in runs for key in self.numbers(run) if key not in NO_CURVES}
         return sorted(found, key=lambda key: (FIRST.index(key) if key in FIRST else len(FIRST), key))
 
     def charts(self, runs: Sequence[RunFolder], keys: Sequence[str], across: str = "step") -> list[Chart]:
         """A chart for each number, all runs in the same axes."""
-        return [chart(key, [self._series(run, key, across) for run in runs]) for key in keys]
-
-    def _series(self, run: RunFolder, key: str, across: str) -> Series:
-        lines = [line for line in self.metrics(run) if key in line]
-        start = next((t for line in self.metrics(run) if (t := finite(line.get("time"))) is not None), 0.0)
-
-        def x(line: dict[str, Any]) -> float | None:
-            if across == "minutes":
-                at = finite(line.get("time"))
-                return None if at is None else (at - start) / 60
-            return finite(line.get("step"))
-
-        points = [(at, finite(line[key])) for line in lines if (at := x(line)) is not None]
-        band = []
-        if key == "eval/pass_rate":
-            for line in lines:
-                low, high, at = finite(line.get("eval/low")), finite(line.get("eval/high")), x(line)
-                if low is not None and high is not None and at is not None:
-                    band.append((at, low, high))
-        return Series(run.name, points, band)
+        told = [(run.name, self.numbers(run)) for run in runs]
+        return [chart(key, [_series(name, columns, key, across) for name, columns in told]) for key in keys]
 
     def before_after(
         self, run: RunFolder, keys: Sequence[str]
     ) -> dict[str, tuple[float, float, float, float]]:
         """First, last, lowest and highest of each number."""
-        told = {}
+        told, columns = {}, self.numbers(run)
         for key in keys:
-            values = [value for line in self.metrics(run) if (value := finite(line.get(key))) is not None]
+            values = [one.value for one in columns.get(key, ()) if one.value is not None]
             if values:
                 told[key] = (values[0], values[-1], min(values), max(values))
         return told
@@ -159,6 +183,26 @@ class Runs:
         return RunFolder(
             name, path, read_json(path / "config.json"), read_json(path / "run.json"), written, size
         )
+
+
+def _series(name: str, columns: dict[str, list[Logged]], key: str, across: str) -> Series:
+    start = min(
+        (one.time for column in columns.values() for one in column[:1] if one.time is not None), default=0
+    )
+
+    def place(one: Logged) -> float | None:
+        if across == "minutes":
+            return None if one.time is None else (one.time - start) / 60
+        return one.step
+
+    points = [(x, one.value) for one in columns.get(key, ()) if (x := place(one)) is not None]
+    if key != "eval/pass_rate":
+        return Series(name, points)
+    low, high = (
+        {place(one): one.value for one in columns.get(f"eval/{edge}", ())} for edge in ("low", "high")
+    )
+    edges = [(x, low.get(x), high.get(x)) for x, _ in points]
+    return Series(name, points, [(x, a, b) for x, a, b in edges if a is not None and b is not None])
 
 
 def folders_below(
@@ -194,24 +238,6 @@ def read_json(path: Path, largest: int = 8 * 2**20) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
-
-
-def _metrics(path: Path) -> list[dict[str, Any]]:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - LARGEST))
-            lines = file.read().split(b"\n")[:-1]
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            data = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(data, dict):
-            found.append(data)
-    return found
 
 
 def _when(run: RunFolder) -> float:

@@ -87,6 +87,10 @@ class Found:
     total: int | None
     """how many fit in all; None where counting would mean reading every body"""
 
+    @property
+    def pages(self) -> int | None:
+        return None if self.total is None else max(1, -(-self.total // PAGE))
+
 
 def find(store: TraceStore, asked: Question) -> Found:
     """One page of what fits, newest first."""

@@ -25,6 +25,8 @@ DEEPEST = 3
 MOST_FILES = 300
 LARGEST = 64 * 2**20
 """bytes of a file of rows that are counted; a larger one is listed by its size"""
+BUDGET = 128 * 2**20
+"""bytes that are read at one look; a folder with more appears look by look"""
 PASSED_OVER = {"node_modules", "__pycache__", "site-packages", "build", "dist", "tests", "docs"}
 TELLING = (
     "data",
@@ -68,17 +70,24 @@ class Shelf:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.unread = 0
+        """files that the last look had no time for"""
         self._known: dict[tuple[str, int, float], Dataset | None] = {}
 
     def datasets(self) -> list[Dataset]:
-        found = []
+        found, left, self.unread = [], BUDGET, 0
         for path in self._files():
             try:
                 facts = path.stat()
             except OSError:
                 continue
             key = (str(path), facts.st_size, facts.st_mtime)
+            size = min(facts.st_size, LARGEST)
+            if key not in self._known and size > left:
+                self.unread += 1
+                continue  # the next look goes on from here
             if key not in self._known:
+                left -= size
                 self._known[key] = self._look(path, facts.st_size)
             held = self._known[key]
             if held is not None:

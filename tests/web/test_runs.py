@@ -91,7 +91,7 @@ def test_a_name_from_outside_is_answered_with_404(runs, serve, client):
 
 def test_a_new_line_is_shown_and_damage_is_passed_over(runs):
     run = runs.get("ppo-2")
-    assert len(runs.metrics(run)) == 5
+    assert len(runs.numbers(run)["reward/mean"]) == 5
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write(
             '{"step": 5, "reward/mean": null, "odd": "words", "huge": 1'
@@ -101,11 +101,45 @@ def test_a_new_line_is_shown_and_damage_is_passed_over(runs):
             + "\n{cut"
         )
     fresh = runs.get("ppo-2")
-    assert len(runs.metrics(fresh)) == 6 and runs.keys(fresh) == ["reward/mean", "loss/total"]
+    assert len(runs.numbers(fresh)["reward/mean"]) == 6 and runs.keys(fresh) == ["reward/mean", "loss/total"]
+    assert runs.numbers(fresh)["reward/mean"][-1].value is None
     assert fresh.stamp != run.stamp
     for name in ("config.json", "run.json"):
         (run.path / name).write_text("[" * 9999)
     assert runs.get("ppo-2").config == {} and runs.get("ppo-2").state == "unknown"
+
+
+def test_numbers_that_grow_are_read_once_and_a_run_that_starts_again_anew(runs):
+    path = runs.get("ppo-2").path / "metrics.jsonl"
+
+    def values():
+        return [one.value for one in runs.numbers(runs.get("ppo-2")).get("n", ())]
+
+    assert values() == []
+    with open(path, "a") as file:
+        file.write('{"step": 5, "n": 1}\n{"step": 6, ')
+    assert values() == [1]
+    with open(path, "a") as file:
+        file.write('"n": 2}\n')
+    assert values() == [1, 2] and len(runs.numbers(runs.get("ppo-2"))["reward/mean"]) == 5
+    files.write(path, '{"step": 0, "n": 3}\n' * 40)
+    assert values() == [3] * 40
+    path.write_text('{"step": 0, "n": 4}\n')
+    assert values() == [4]
+    path.unlink()
+    assert values() == []
+
+
+def test_a_pass_rate_has_its_interval_around_it(tmp_path):
+    lines = [
+        {"step": n, "time": 60 * n, "eval/pass_rate": 0.5, "eval/low": 0.4, "eval/high": 0.6} for n in (0, 9)
+    ]
+    make_run(tmp_path / "runs" / "a", lines)
+    runs = Runs(tmp_path / "runs")
+    assert runs.keys(runs.get("a")) == ["eval/pass_rate"]
+    for across in ("step", "minutes"):
+        (made,) = runs.charts([runs.get("a")], ["eval/pass_rate"], across)
+        assert len(made.series[0].band.split()) == 4
 
 
 def test_the_pages_draw_and_compare(runs, serve, client):
@@ -230,6 +264,15 @@ def test_datasets_and_what_was_made_from_what(tmp_path, monkeypatch):
     base, data = lineage(every["kto"], every, datasets)
     assert base.href == "/run?name=sft" and base.further[0].href.startswith("/shelf#d-code")
     assert data.further[0].text == "2 traces"
+
+
+def test_a_large_folder_is_read_look_by_look(tmp_path, monkeypatch):
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.jsonl").write_text('{"messages": []}\n')
+    monkeypatch.setattr("rusty_r2.web.shelf.BUDGET", 40)
+    shelf = Shelf(tmp_path)
+    assert (len(shelf.datasets()), shelf.unread) == (2, 1)
+    assert (len(shelf.datasets()), shelf.unread) == (3, 0)
 
 
 @pytest.mark.parametrize(

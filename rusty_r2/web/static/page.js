@@ -83,15 +83,16 @@ async function refresh() {
   if (!live || document.hidden) return;
   const asked = new URLSearchParams(location.search);
   asked.set("stamp", live.dataset.stamp);
-  try {
-    const answer = await fetch(`/run/live?${asked}`);
-    if (answer.status !== 200) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const fresh = page.querySelector("#live");
-    if (fresh) live.replaceWith(fresh);
-  } catch {
-    status("rusty web does not answer");
-  }
+  const answer = await fetch(`/run/live?${asked}`);
+  if (answer.status !== 200) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = page.querySelector("#live");
+  if (fresh) live.replaceWith(fresh);
 }
 
-setInterval(refresh, 2000);
+async function watch() {
+  await refresh().catch(() => status("rusty web does not answer"));
+  setTimeout(watch, 2000);
+}
+
+watch();
