@@ -1,4 +1,4 @@
-"""Deploying to Ollama: a stand-in that keeps the contract of a real server, and a real one if there is one."""
+"""Deploying to Ollama: a stand-in that keeps a real server's contract, and a real one where there is one."""
 
 import json
 import os
@@ -228,6 +228,8 @@ def test_the_documented_sample(server, gguf, monkeypatch):
 
 
 def test_a_file_is_uploaded_once_and_a_name_is_replaced_only_when_asked(server, deployer, gguf, tmp_path):
+    deployer.create_model("agent", gguf, temperature=1, stop_tokens=['"quoted"', "\nUser:", "<|im_end|>"])
+    assert deployer.delete_model("agent")
     deployer.create_model("agent", gguf)
     assert deployer.create_model("agent", gguf) == "agent", "the same again is no trouble"
     other = tiny_gguf(tmp_path / "other.gguf", salt="2")
