@@ -102,6 +102,7 @@ class Llama:
             raise CheckpointError(f"llama.cpp cannot open {self.path}: {_why(self.path, error)}") from error
         self.address: str = self._server.listening_address
         self._facts: dict[str, Any] = self._ask("/v1/models")["data"][0]["meta"]
+        self._ask("/slots")  # comes out of the model's loop: closed before that began, it hangs for ever
         self._plain: int | None = None
 
     @property
