@@ -27,12 +27,12 @@ from typing import Any
 from rusty_r2 import files
 from rusty_r2.agent.address import MindOptions, open_policy
 from rusty_r2.agent.approval import Approval
-from rusty_r2.agent.policy import Policy
+from rusty_r2.agent.policy import Policy, Shown
 from rusty_r2.agent.prompt import SYSTEM, conversation
 from rusty_r2.agent.rollout import Place, begin, rollout
 from rusty_r2.agent.workspace import Workspace
 from rusty_r2.config import home
-from rusty_r2.errors import ConfigError, PolicyError, ProtocolError, TraceError
+from rusty_r2.errors import ConfigError, PolicyError, ProtocolError, RustyError, TraceError
 from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
 from rusty_r2.trace import ExecutionTrace, Step, now
 
@@ -144,12 +144,22 @@ class RustyAgent:
             said = [{"role": turn["role"], "content": turn["content"]} for turn in session.history]
             fresh = begin(self.policy, place, query=query)
             fresh = replace(fresh, session_id=session.session_id, agent_name=self.amd.name, history=said)
-            trace = rollout(self.policy, place, fresh, max_turns=self.max_turns)
+            shown = Shown(self.policy, fresh)
+            try:
+                trace = rollout(shown, place, fresh, max_turns=self.max_turns)
+            except RustyError as error:
+                self._record(shown.cut_short(error))
+                raise
             turns = conversation(trace)[1 + len(said) :]
             session.history += [
                 {"role": turn.role, "content": turn.text, "timestamp": now()} for turn in turns
             ]
             session.last_activity = now()
+        self._record(trace)
+        return trace
+
+    def _record(self, trace: ExecutionTrace) -> None:
+        """Count and keep a trace, also one that an error cut short."""
         with self._lock:
             self.total_tokens_in += trace.total_tokens_in
             self.total_tokens_out += trace.total_tokens_out
@@ -157,7 +167,6 @@ class RustyAgent:
             self.last_trace = trace
         if self.store is not None:
             self.store.append(trace)
-        return trace
 
     async def _run_command(self, command: str) -> str:
         return await self._act(Cmd(command))

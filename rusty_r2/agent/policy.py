@@ -9,7 +9,7 @@ minds are in rwkv.py and its neighbours; `ScriptedPolicy` keeps the contract wit
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rusty_r2.agent.prompt import conversation
@@ -47,6 +47,23 @@ class Policy(Protocol):
 
     def sampling(self) -> dict[str, object]:
         """How replies are drawn, for the trace."""
+
+
+class Shown:
+    """A policy that keeps the newest trace it was shown: what is left where it fails and the loop ends."""
+
+    def __init__(self, policy: Policy, trace: ExecutionTrace) -> None:
+        self._policy, self.trace = policy, trace
+        self.name, self.digest, self.sampling = policy.name, policy.digest, policy.sampling
+
+    def reply(self, trace: ExecutionTrace, *, listen: Listener | None = None) -> Reply:
+        self.trace = trace
+        return self._policy.reply(trace, listen=listen)
+
+    def cut_short(self, error: Exception) -> ExecutionTrace:
+        """That trace, with what ended it."""
+        said = {**self.trace.extra, "error": str(error)}
+        return replace(self.trace, ended=type(error).__name__, extra=said)
 
 
 class ScriptedPolicy:

@@ -35,6 +35,16 @@ def test_a_session_remembers_and_the_totals_run(folder):
         assert rusty.last_trace.agent_name == "tester" and len(rusty.last_trace.history) == 4
 
 
+def test_a_mind_that_fails_leaves_a_trace_that_says_why(folder):
+    with agent(folder, render(Cmd("ls"))) as rusty, TraceStore() as store:
+        rusty.store = store
+        with pytest.raises(PolicyError, match="at its end"):
+            rusty.run("list, and then what?")
+        (kept,) = store.find()
+        assert kept.ended == "PolicyError" and "at its end" in kept.extra["error"] and len(kept.steps) == 1
+        assert rusty.total_llm_calls == 1
+
+
 def test_sessions_are_apart_and_run_side_by_side(folder):
     async def both(rusty):
         return await asyncio.gather(*(rusty.a_run("write it", session_id=f"s{n}") for n in range(20)))

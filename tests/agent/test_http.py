@@ -10,11 +10,16 @@ import pytest
 
 from rusty_r2.agent import wire
 from rusty_r2.agent.address import MindOptions, open_policy
+from rusty_r2.agent.approval import Approval
 from rusty_r2.agent.http import OllamaPolicy, OpenAIPolicy, ollama_host
 from rusty_r2.agent.prompt import SYSTEM
+from rusty_r2.agent.screen import Screen
+from rusty_r2.agent.terminal import Talk
 from rusty_r2.agent.wire import Refused, Wire
+from rusty_r2.agent.workspace import Workspace
 from rusty_r2.errors import PolicyError
 from rusty_r2.protocol import parse, schema
+from rusty_r2.store import TraceStore
 from rusty_r2.trace import ExecutionTrace, Step
 
 from .ollama import running
@@ -72,6 +77,15 @@ def test_a_prompt_that_was_cut_is_an_error(ollama, knows):
     trace = trace.then(Step(policy.reply(trace).text, "word " * 70))
     with pytest.raises(PolicyError, match=r"(exceeds the context|was cut).* Type: --context"):
         policy.reply(trace)
+
+
+def test_a_prompt_that_was_cut_is_in_the_trace(ollama, tmp_path):
+    ollama.knows_truncate = False
+    with TraceStore() as store, Workspace(tmp_path, allow="read", approval=Approval("never")) as place:
+        talk = Talk(open_policy("ollama:smol", OPTIONS), place, Screen(live=False), store=store)
+        talk.request("word " * 300)
+        (kept,) = store.find()
+    assert kept.ended == "PolicyError" and "it was cut" in kept.extra["error"] and not kept.steps
 
 
 def test_a_first_prompt_that_fills_the_context_was_cut(ollama):
