@@ -83,9 +83,12 @@ def prompts(llama: Llama, source: Source) -> Finding:
     transformers = need("transformers", extra="train")
     dressed = transformers.PreTrainedTokenizerFast.from_pretrained(str(source.folder), local_files_only=True)
     dressed.chat_template = template
+    read = vocabulary.read(source.folder, source.words)
+    begin = read.tokens[read.special["bos"]] if read.add_bos else ""
     wrong, compared = [], 0
     for messages in CONVERSATIONS:
         wanted, found = _rendered(dressed, messages), _asked(llama, messages)
+        wanted = wanted and wanted.removeprefix(begin)  # llama.cpp adds it where it reads the prompt
         compared += wanted is not None
         if wanted != found:
             wrong.append(f"{found!a:.60} where the model's template gives {wanted!a:.60}")

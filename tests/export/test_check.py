@@ -12,7 +12,7 @@ from rusty_r2.export.check import check, passed, report_path
 from rusty_r2.export.compare import BOUNDS, divergence
 from rusty_r2.export.gguf import write_gguf
 
-from .models import CHATML, SIZES, altered, gguf, make, transformers
+from .models import CHATML, SIZES, altered, gguf, make, tokenizer, transformers
 
 
 def findings(report):
@@ -215,6 +215,23 @@ def test_a_model_without_a_template_is_not_compared_by_one(tmp_path):
     report = check(write_gguf(folder, tmp_path / "m.gguf", "F16").path, folder, positions=8)
     assert report.passed
     assert "no chat template" in findings(report)["prompts"].said
+
+
+def test_a_template_that_writes_the_beginning_itself_is_the_same_in_llama_cpp(tmp_path):
+    for begins in (False, True):
+        folder = make(tmp_path / f"begins-{begins}", made=tokenizer(begins=begins), num_hidden_layers=1)
+        (folder / "chat_template.jinja").write_text("{{ bos_token }}" + CHATML)
+        report = check(write_gguf(folder, tmp_path / "m.gguf", "F16").path, folder, positions=8)
+        assert report.passed, report.table()
+
+
+def test_a_template_that_refuses_a_conversation_is_compared_on_the_others(tmp_path):
+    folder = make(tmp_path / "strict", num_hidden_layers=1)
+    refuse = "{% if messages | length > 2 %}{{ raise_exception('too long') }}{% endif %}"
+    strip = CHATML.replace("message['content']", "message.content | trim")
+    (folder / "chat_template.jinja").write_text(strip + refuse)
+    report = check(write_gguf(folder, tmp_path / "m.gguf", "F16").path, folder, positions=8)
+    assert findings(report)["prompts"].measured == {"conversations": 6, "wrong": 0}, report.table()
 
 
 # the command
