@@ -58,15 +58,20 @@ class AddConfig:
     """the model it is a version of"""
     base: str = ""
     """what it was made from, for the record"""
+    tasks: int = 0
+    """held-out tasks of the gym that a checkpoint of ours plays against the one in use: its gate"""
 
 
 def add(config: AddConfig) -> str:
     """Take an artefact into the registry; it is not in use yet."""
-    path = _artefact(config.artefact)
-    gate = gate_of(path) if path.is_file() else None
+    path, registry = _artefact(config.artefact), Registry()
+    scores: dict[str, Any] = {}
+    if path.is_file():
+        gate = gate_of(path)
+    else:
+        gate, scores = _played(registry, config.name, path, config.tasks)
     lineage = {"base": config.base, "added from": str(path)}
-    registry = Registry()
-    made = registry.add(config.name, path, gate=gate, lineage=lineage)
+    made = registry.add(config.name, path, gate=gate, lineage=lineage, scores=scores)
     said = f"{made.label} ({_mb(made.size)})\n{registry.folder_of(made)}"
     return f"{said}\nnext: rusty models promote {made.name}"
 
@@ -168,6 +173,19 @@ def gate_of(file: Path) -> Gate | None:
         raise RegistryError(
             f"{kept} is no answer of the gate: {error}. Type: rusty export check {file}"
         ) from error
+
+
+def _played(registry: Registry, name: str, folder: Path, tasks: int) -> tuple[Gate | None, dict[str, Any]]:
+    """The gate of a checkpoint of ours: it plays, and not worse than the one in use."""
+    if not tasks:
+        return None, {}
+    from rusty_r2.loop.gate import conclude, play
+
+    current = registry.current(name) if name in registry.names() else None
+    old = registry.resolve(name).address if current else str(folder)
+    measured = play(old, str(folder), tasks)
+    scores = {one.name: {"this": str(one.new), "in use then": str(one.old)} for one in measured}
+    return conclude(artefact_digest(folder), measured=measured), scores
 
 
 def _artefact(path: Path) -> Path:

@@ -176,7 +176,10 @@ class Registry:
             return "its weights were collected. Train it again: rusty loop"
         gate = version.gate
         if gate is None:
-            return "it never went through the gate. Type: rusty export check --help"
+            how = (
+                "rusty export check --help" if version.kind == "gguf" else "rusty models add --help (--tasks)"
+            )
+            return f"it never went through the gate. Type: {how}"
         if gate.sha256 != version.sha256:
             return f"the gate tried another file (sha256 {gate.sha256[:12]}…). Check this one"
         if not gate.passed or gate.worse:

@@ -546,4 +546,5 @@ def test_our_own_model_goes_round_too(tmp_path):
     model = Registry().resolve("own")
     assert model.version.kind == "rwkv" and (model.path / "model.safetensors").is_file()
     assert done.facts["gate"]["measured"][0]["new"]["total"] == 1
-    assert "our own model" not in done.facts["export"]
+    assert cli.main(["models", "add", str(base), "--name", "own", "--tasks", "1"]) == 0
+    assert cli.main(["models", "promote", "own"]) == 0 and Registry().current("own").number == 2

@@ -1,0 +1,10 @@
+#!/bin/sh
+# The circle with SmolLM2, offline: a demonstration round, a poisoned one that is refused, and the way back.
+# About ten minutes of one core for the first round (docs/log.md has the figures).
+set -eu
+small="--max-steps 8 --batch-size 4 --accumulate 1 --max-length 256 --tasks 0"
+rusty loop --name agent --source demo --method kto --learning-rate 5e-4 $small
+rusty models agent
+rusty loop --name agent --source poison --method sft --learning-rate 2e-3 $small    # trained, tried, refused
+rusty models agent
+rusty chat --model "gguf:$(ls "${RUSTY_HOME:-$HOME/.local/share/rusty-r2}"/models/agent/v0001/model.gguf)"
