@@ -48,6 +48,8 @@ MODULES = {
     "rusty_r2.export.ollama": ("OllamaDeployer",),
     "rusty_r2.export.pipeline": ("ExportPipeline", "quick_export"),
     "rusty_r2.train.rl_trainer": ("RLTrainer", "TrainingConfig"),
+    "rusty_r2.train.grpo_rewards": ("EngineReward", "GymReward"),
+    "rusty_r2.executor": ("open_executor",),
     "rusty_r2.loop.pipeline": ("TrainingPipeline",),
     "rusty_r2.registry": ("Registry",),
 }
