@@ -1,7 +1,7 @@
 """Cohen's kappa by its definition, and who is compared with whom."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rusty_r2.store import TraceStore
@@ -19,6 +19,7 @@ def test_a_known_table():
     assert pair.share == 0.7 and pair.kappa == pytest.approx(0.4) and pair.words == "fair"
 
 
+@settings(deadline=None)
 @given(said, said)
 def test_kappa_is_its_definition(one, other):
     pair = compare("a", one, "b", other)

@@ -3,7 +3,7 @@
 import math
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rusty_r2.web.curves import HEIGHT, MOST, WIDTH, Series, _thin, chart, number
@@ -14,6 +14,7 @@ points = st.lists(st.tuples(st.integers(0, 10**6), values), min_size=1, max_size
 )
 
 
+@settings(deadline=None)
 @given(st.lists(points, min_size=1, max_size=3))
 def test_every_point_lies_in_the_picture(many):
     made = chart("loss", [Series(str(place), one) for place, one in enumerate(many)])
@@ -30,6 +31,7 @@ def test_every_point_lies_in_the_picture(many):
         assert 0 <= place <= HEIGHT
 
 
+@settings(deadline=None)
 @given(st.integers(0, 7 * MOST), st.integers(), st.sampled_from((0.0, 0.1, 0.99, 1.0)))
 def test_a_long_series_keeps_its_highest_and_lowest(more, seed, gaps):
     rng = random.Random(seed)
