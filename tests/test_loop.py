@@ -122,6 +122,14 @@ def test_options_that_contradict_each_other(options, why):
         LoopConfig(**options)
 
 
+def test_a_name_stays_with_one_kind_of_model(tmp_path):
+    path = helper("tiny_gguf").tiny_gguf(tmp_path / "m.gguf")
+    Registry().add("agent", path, gate=Gate(True, files.digest(path)))
+    Registry().promote("agent")
+    with pytest.raises(ConfigError, match="agent@1 is a GGUF file, and --base rusty is not"):
+        go(LoopConfig(name="agent", base="rusty", method="sft", out=tmp_path / "loop"))
+
+
 def test_no_traces_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["loop", "--name", "agent"]) == 1

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from rusty_r2.errors import CheckpointError, TrainingError
+from rusty_r2.errors import CheckpointError, ConfigError, TrainingError
 from rusty_r2.loop import gate
 from rusty_r2.loop.config import LoopConfig
 from rusty_r2.loop.gathering import RowsAsked, make_episodes, make_rows
@@ -50,6 +50,11 @@ class Mind(Protocol):
 
 
 def mind_for(config: LoopConfig, registry: Registry) -> Mind:
+    """The kind that the base is; a name stays with one kind, for old and new must be comparable."""
+    current = registry.current(config.name)
+    if current is not None and (current.kind == "rwkv") is not config.own:
+        kind = "our own model" if current.kind == "rwkv" else "a GGUF file"
+        raise ConfigError(f"{current.label} is {kind}, and --base {config.base} is not. Take another --name")
     return Own(config, registry) if config.own else Borrowed(config, registry)
 
 
