@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from rusty_r2.eval.rates import ROUNDS
+from rusty_r2.train.distributed import World
 from rusty_r2.train.encoded import Said
 
 TOKENS_AT_ONCE = 2048
@@ -147,11 +148,21 @@ def _one_batch(model: Any, some: Sequence[Said], pad: int, device: Any) -> tuple
     return tuple(x.sum(1).double().cpu().numpy() for x in (logp, hits, own.float()))  # type: ignore[return-value]
 
 
-def both(model: Any, said: Sequence[Said], *, pad: int) -> tuple[Scores, Scores]:
-    """(the base's scores, the result's) of a model with one adapter."""
+def both(model: Any, said: Sequence[Said], *, pad: int, world: World | None = None) -> tuple[Scores, Scores]:
+    """(the base's scores, the result's) of a model with one adapter, the reading shared by all processes."""
+    rank, size = (world.rank, world.size) if world is not None else (0, 1)
+    mine = said[rank::size]
     with model.disable_adapter():
-        before = read(model, said, pad=pad)
-    return before, read(model, said, pad=pad)
+        before = read(model, mine, pad=pad)
+    after = read(model, mine, pad=pad)
+    if world is None or size == 1:
+        return before, after
+    part = np.stack([before.logp, before.tokens, before.hits, after.logp, after.tokens, after.hits])
+    whole = world.gather(torch.from_numpy(part), dim=1).numpy()
+    places = np.concatenate([np.arange(len(said))[one::size] for one in range(size)])
+    found = np.empty_like(whole)
+    found[:, places] = whole
+    return Scores(*found[:3]), Scores(*found[3:])
 
 
 def compare(

@@ -16,9 +16,11 @@ import logging
 import math
 import os
 import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from rusty_r2.errors import CheckpointError, ConfigError, need
 from rusty_r2.hardware import EFFECTIVE_BATCH, HardwareConfig, detect_hardware
@@ -30,6 +32,8 @@ RECOMMENDED = {"0.5B": "0.5B", "1.5B": "1.5B", "3B": "1.5B", "7B": "7B"}
 """Qwen2.5-Instruct by what the machine can train; the 3B one is not free to use, so its place is taken"""
 TARGETS: dict[str, list[str] | str] = {"rusty_rwkv": ["key", "value", "receptance", "output"]}
 """layers that get LoRA where the architecture is not a transformer; transformers get it on every Linear"""
+STAY_HOME = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+"""the user's own wish, before ours is put there"""
 MAY_CHANGE = (
     *("data", "eval_data", "base_model", "output_dir", "epochs", "max_steps", "max_minutes", "batch_size"),
     *("accumulate", "precision", "device", "gradient_checkpointing", "log_interval", "ckpt_interval"),
@@ -181,6 +185,7 @@ def _local(name: str, path: Path) -> Base:
 
 def prepare_libraries(*, online: bool = False) -> None:
     """The borrowed libraries, kept quiet: no telemetry, no bars, no network unless asked."""
+    online = online and not STAY_HOME
     for name, value in (
         ("HF_HUB_DISABLE_TELEMETRY", "1"),
         ("HF_HUB_OFFLINE", "0" if online else "1"),
@@ -198,7 +203,7 @@ def prepare_libraries(*, online: bool = False) -> None:
     chatter.set_verbosity_error()
     chatter.disable_progress_bar()
     datasets.disable_progress_bars()
-    for name in ("trl", "peft", "accelerate", "torch.distributed"):
+    for name in ("trl", "peft", "accelerate", "torch.distributed", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
     import rusty_r2.lm.hf  # noqa: F401  (our own models are known by name from here on)
 
@@ -208,7 +213,23 @@ def open_config(base: Base) -> Any:
     prepare_libraries(online=base.remote)
     from transformers import AutoConfig
 
+    if base.remote and not _answers():  # a second instead of half a minute of tries; a cached model is found
+        prepare_libraries(online=False)
     return _from_pretrained(AutoConfig, base)
+
+
+def _answers() -> bool:
+    """Whether the hub can be reached, as far as that can be told without asking it anything."""
+    from huggingface_hub import constants
+
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    place = urlsplit(constants.ENDPOINT)
+    try:
+        socket.create_connection((place.hostname or "", place.port or 443), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def open_tokenizer(base: Base) -> Any:

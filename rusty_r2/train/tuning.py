@@ -278,12 +278,12 @@ class _Tuning:
     def _conclude(
         self, model: Any, tokenizer: Any, lesson: Lesson, run: Run | None, folder: Path, done: Fitted
     ) -> None:
-        """Compare base and result, merge where asked, and write the card. One process does it."""
+        """Compare base and result, merge where asked, and write the card."""
         from rusty_r2.train.fit import say
         from rusty_r2.train.merge import merge_into, write_card
 
+        compared = self._compare(model, tokenizer, lesson)
         if run is not None:
-            compared = self._compare(model, tokenizer, lesson)
             if compared is not None:
                 run.note(worse=compared.worse, before_after=compared.facts())
                 run.log(
@@ -306,7 +306,7 @@ class _Tuning:
         said = lesson.held_said or lesson.said[: self.options.eval_rows]
         width = len(said[0])
         flat = [one[side] for side in range(width) for one in said]  # all first sides, then all second ones
-        before, after = both(model, flat, pad=tokenizer.pad_token_id)
+        before, after = both(model, flat, pad=tokenizer.pad_token_id, world=self.world)
         return self.method.compare(rows, before, after, held_out)
 
     def _farewell(self, folder: Path, done: Fitted) -> str:

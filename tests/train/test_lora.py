@@ -39,16 +39,15 @@ def test_names_of_base_models(tiny_llama, tmp_path):
         lora.find_base(str(tmp_path / "run"))
 
 
-def test_a_hub_name_that_cannot_be_fetched_is_one_line(monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+def test_a_hub_name_that_cannot_be_fetched_is_one_line_at_once(monkeypatch, capfd):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(lora, "prepare_libraries", lambda **_: None)
+    monkeypatch.delenv("HTTPS_PROXY", raising=False)
     with pytest.raises(ConfigError, match="could not be fetched from the hub") as caught:
-        lora.open_config(lora.Base("no-such-owner/no-such-model", "no-such-owner/no-such-model"))
+        lora.open_config(lora.find_base("no-such-owner/no-such-model"))
     assert "\n" not in str(caught.value) and "smollm2" in str(caught.value)
+    assert "Retrying" not in capfd.readouterr().err
 
 
 def test_libraries_stay_silent_and_offline(tiny_llama):
