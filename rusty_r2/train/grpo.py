@@ -127,7 +127,7 @@ def trl_arguments(config: GroupOptions, given: dict[str, Any], generations: int,
         epsilon_high=config.clip_eps_high,
         loss_type=config.loss,
         scale_rewards=config.scale,
-        shuffle_dataset=True,
+        shuffle_dataset=False,  # the rows come in the order they are to be read in
         log_completions=False,
     )
 

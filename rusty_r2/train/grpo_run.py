@@ -30,6 +30,7 @@ from rusty_r2.train.agent_grpo import Answers, Episodes, KeepCurriculum, Plan, g
 from rusty_r2.train.before_after import Comparison
 from rusty_r2.train.chatting import Chat, Drawing, write
 from rusty_r2.train.distributed import World, join
+from rusty_r2.train.encoded import order
 from rusty_r2.train.estimate import estimate
 from rusty_r2.train.fit import Fitted, begin, fit, say
 from rusty_r2.train.grpo import GroupOptions, GRPOConfig
@@ -56,8 +57,6 @@ GOOD = 0.6
 """a score from which a trace is labelled good (rewards/engine.py)"""
 PROMPT = 160
 """tokens of a request with the system prompt, for the estimate"""
-SPARE = 8
-"""rows a replay or a prompt file is repeated to at least, so that TRL's sampler has whole batches"""
 
 
 class GroupRun:
@@ -231,7 +230,7 @@ class Online(GroupRun):
         rollouts = Episodes(
             self.chat, self.env, self.groups, curriculum, watch=self.watch, executor=self.executor, log=log
         )
-        needed = self.steps * shape.rows // self.generations + 1
+        needed = self.steps * shape.rows // self.generations
         dataset = [{"prompt": f"draw {number}"} for number in range(needed)]
         longest = config.max_new_tokens * config.max_turns
         trainer = self.trainer(
@@ -271,12 +270,15 @@ class Online(GroupRun):
         reward = self.reward
         assert reward is not None
         rollouts = Answers(self.chat, self.groups)
-        many = -(-SPARE * shape.rows // (self.generations * len(self.prompts)))
+        lengths = [len(rollouts.ids(row["prompt"])) for row in self.prompts]
+        names = [str(place) for place in range(len(lengths))]
+        count = self.steps * shape.rows // self.generations
+        places = order(lengths, names, count=count, seed=config.seed)
         trainer = self.trainer(
             shape,
             self.generations,
             config.max_new_tokens,
-            self.prompts * max(1, many),
+            [self.prompts[place] for place in places],
             reward_funcs=reward,
             rollout_func=rollouts,
         )

@@ -23,7 +23,7 @@ from rusty_r2.data import rows
 from rusty_r2.errors import DataError
 from rusty_r2.train.agent_grpo import paid, rolled_out
 from rusty_r2.train.before_after import Comparison, Drawn, Scores, both, compare
-from rusty_r2.train.encoded import Said
+from rusty_r2.train.encoded import Said, order
 from rusty_r2.train.grpo_run import GroupRun
 from rusty_r2.train.grpo_trainer import FLAT
 from rusty_r2.train.lora import Shape
@@ -106,10 +106,15 @@ class Replay(GroupRun):
         return max(1, round(self.config.epochs * len(groups) / each))
 
     def _order(self, groups: Sequence[Group], shape: Shape, size: int) -> list[dict[str, Any]]:
-        """Rows for TRL's sampler: the number of a group each; at least one step's worth."""
-        names = [{"prompt": str(number)} for number in range(len(groups))]
-        many = -(-shape.rows // (size * len(names)))
-        return names * max(1, many)
+        """The number of a group for each place of the run; the largest first, where memory would run out."""
+        lengths = [group.length for group in groups]
+        places = order(
+            lengths,
+            [str(place) for place in range(len(groups))],
+            count=self.steps * shape.rows // size,
+            seed=self.config.seed,
+        )
+        return [{"prompt": str(place)} for place in places]
 
     def _held_out(self) -> list[Group]:
         beside = self.config.eval_data or rows.eval_path(self.config.data)
