@@ -313,3 +313,9 @@ def test_our_own_recurrent_model_is_trained_like_any_other(tiny_rwkv, tmp_path):
     folder = replay(ReplayConfig(data=tmp_path / "grpo.jsonl", **given))
     note = json.loads((folder / "run.json").read_text())
     assert note["before_after"]["margin, nats a token"]["change"][0] > 0.01
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(small_llama, tmp_path):
+    told = train(options(small_llama, tmp_path, dry_run=True, num_generations=6, batch_size=4))
+    assert '"num_generations": 6' in told and "12 completions a step" in told and "M parameters" in told
+    assert not (tmp_path / "run").exists()
