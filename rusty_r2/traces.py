@@ -27,7 +27,7 @@ from rusty_r2.agent.telling import counted, headline, parts, short, tell, verdic
 from rusty_r2.data.importers import kinds
 from rusty_r2.errors import ConfigError, RustyError, StoreError
 from rusty_r2.rewards.labeler import by_doubt
-from rusty_r2.rewards.learned import LearnedReward
+from rusty_r2.rewards.learned import LearnedReward, usual_path
 from rusty_r2.store import TraceStore
 from rusty_r2.tables import Filter
 from rusty_r2.trace import ExecutionTrace
@@ -216,7 +216,7 @@ def _sitting(config: LabelConfig) -> str:
     with config.open() as store:
         wanted = config.wanted(None)
         waiting = store.find(replace(wanted, labeled=False) if config.label == "any" else wanted)
-        queue = by_doubt(waiting, LearnedReward())[: config.limit]
+        queue = by_doubt(waiting, LearnedReward(usual_path()))[: config.limit]
         given = Sitting(store, queue, config.who, keys()).go()
         left = store.count(labeled=False)
     done = f"{given} labelled; {left} wait"

@@ -72,6 +72,11 @@ def by_person(trace: ExecutionTrace) -> bool:
     return trace.label is not None and (trace.manual_review or not trace.labeled_by)
 
 
+def usual_path() -> Path:
+    """Where what was learned is kept when nobody says where."""
+    return home() / "models" / "learned_reward.npz"
+
+
 class LearnedReward(BaseReward):
     """The chance that a person would call this good."""
 
@@ -156,7 +161,7 @@ class LearnedReward(BaseReward):
         """Write what was learned; the path given, the one it came from, or one in the data home."""
         if self.weights is None:
             raise DataError("nothing was learned yet. Type: rusty rewards learn")
-        target = Path(path or self.model_path or home() / "models" / "learned_reward.npz")
+        target = Path(path or self.model_path or usual_path())
         sink = io.BytesIO()
         about = {"format": 1, "bias": self.bias, "scale": self.scale, "report": asdict(self.report)}
         np.savez_compressed(sink, weights=self.weights.astype(np.float32), about=np.array(json.dumps(about)))

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rusty_r2.config import home
 from rusty_r2.errors import ConfigError, StoreError, need
 from rusty_r2.store import TraceStore
 
@@ -100,13 +99,14 @@ class Site:
     def _server(self, config: WebConfig) -> uvicorn.Server:
         import uvicorn
 
+        from rusty_r2.rewards.learned import usual_path
         from rusty_r2.web.app import Rooms, app
         from rusty_r2.web.guard import Guard
         from rusty_r2.web.pages import Templates
         from rusty_r2.web.runs import Runs
         from rusty_r2.web.shelf import Shelf
 
-        learned = config.learned or home() / "models" / "learned_reward.npz"
+        learned = config.learned or usual_path()
         self.rooms = Rooms(
             self.store, Templates(self.keys), Runs(config.runs), Shelf(config.folder), learned, config.who
         )
