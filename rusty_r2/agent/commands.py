@@ -122,7 +122,8 @@ def _in_a_line(step: Step) -> str:
 def _model(talk: Talk, rest: str) -> None:
     """which mind this is; with an address, another one"""
     if rest:
-        talk.policy = open_policy(rest, talk.config)
+        before, talk.policy = talk.policy, open_policy(rest, talk.config)
+        getattr(before, "close", lambda: None)()
     digest = f" ({talk.policy.digest})" if talk.policy.digest else ""
     drawn = ", ".join(f"{name} {value}" for name, value in talk.policy.sampling().items())
     talk.screen.say(f"{talk.policy.name}{digest}{'  ' + drawn if drawn else ''}")

@@ -238,6 +238,26 @@ def test_ask_answers_once(folder, tmp_path):
         assert store.count() == 1
 
 
+@needs_ns
+def test_another_mind_takes_over_and_its_speed_is_shown(folder, tmp_path, small_gguf):
+    words = ["chat", "--model", script(tmp_path, Msg("First.")), "--max-new-tokens", "12", "--max-turns", "1"]
+    nobody = {"OLLAMA_HOST": "127.0.0.1:1"}
+    with Terminal(["-c", DOOR, *words, "--workspace", str(folder), "--context", "512"], env=nobody) as t:
+        t.wait("you> ")
+        t.type("hello")
+        t.wait("First.", "you> ")
+        t.type(f":model gguf:{small_gguf}")
+        t.wait("temperature 0.2", "context 512", "weights Q4_1", "you> ")
+        t.type("hello again")
+        t.wait("1 step, first word after ", " tokens/s", "you> ")
+        t.type(":model ollama:nobody")
+        t.wait("Is it running?", "you> ")
+        t.type(":model")
+        t.wait("gguf:", "you> ")
+        t.type(":q")
+        assert t.ends() == 0
+
+
 def test_no_answer_is_an_error_of_one_line(folder, tmp_path):
     done = rusty("ask", "x", "--model", script(tmp_path, "uh", "uh", "uh"), "--workspace", folder)
     assert done.returncode == 1 and done.stdout == ""
