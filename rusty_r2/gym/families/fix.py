@@ -14,25 +14,10 @@ from rusty_r2.errors import TaskError
 from rusty_r2.gym.families import mutate, names
 from rusty_r2.gym.families.base import Draw, Family
 from rusty_r2.gym.families.functions import Function, Recipe, function, outcome, recipes, sample
+from rusty_r2.gym.families.wordings import of, then
 from rusty_r2.task import Calls, Task
 
 TABLES = ("arithmetic", "booleans", "strings", "lists", "dicts", "choices", "units")
-WORDINGS = (
-    "$file is broken: $call should return $says. Fix it.",
-    "Fix the function $f in $file. It should return $says.",
-    "The function $f in $file has a bug. It must return $says.",
-    "Something is wrong with $call in $file; it ought to return $says. Repair it.",
-    "Repair $file so that $call returns $says.",
-    "Find and fix the bug in $file: $f must return $says.",
-    "$call in $file should return $says, but it does not. Correct it.",
-    "Debug $f in $file. What it has to return is $says.",
-)
-SYMPTOMS = (
-    "At the moment $shown gives $wrong instead of $value.",
-    "For example, $shown should be $value, not $wrong.",
-    "$shown returns $wrong, but $value is right.",
-    "Now $shown comes out as $wrong where $value is wanted.",
-)
 TRIES = 80
 
 
@@ -42,14 +27,15 @@ def fixer(mutation: mutate.Mutation) -> Callable[[Draw], Task]:
     def draw_task(draw: Draw) -> Task:
         made, broken = _broken(draw, mutation)
         file = f"{names.module(draw)}.py"
-        asked = Template(draw.say(*WORDINGS)).substitute(
+        asked = Template(draw.say(*of("fix.ask"))).substitute(
             f=made.name, call=made.call, file=file, says=made.says
         )
         wrong = outcome(broken, made.example)
         if wrong != repr(made.example.expected) and draw.chance(0.5):
-            asked += " " + Template(draw.say(*SYMPTOMS)).substitute(
+            symptom = Template(draw.say(*of("fix.symptom"))).substitute(
                 shown=made.shown(made.example), wrong=wrong, value=repr(made.example.expected)
             )
+            asked = then(asked, symptom)
         return Task(
             name="",
             prompt=asked,

@@ -16,29 +16,25 @@ from rusty_r2.gym.families.shell import (
     without,
     word_list,
 )
+from rusty_r2.gym.families.wordings import of, then
 from rusty_r2.task import Task
 
 
 def sort(draw: Draw) -> Task:
     source, target = file_names(draw, 2, "txt")
     items = word_list(draw, draw.integer(5, 8))
-    how, option, done = "alphabetically", "", sorted(items)
+    how, option, done = "up", "", sorted(items)
     if draw.level == 2:
-        how, option, done = "in reverse alphabetical order", "-r ", sorted(items, reverse=True)
+        how, option, done = "down", "-r ", sorted(items, reverse=True)
         if draw.chance(0.5):
             items = [str(number) for number in dict.fromkeys(draw.integer(1, 400) for _ in range(7))]
-            how, option, done = "by number, smallest first", "-n ", sorted(items, key=int)
+            how, option, done = "number", "-n ", sorted(items, key=int)
     if draw.level == 3:
         items = draw.shuffled(items + items[:3])
-        how, option, done = "alphabetically, each line only once", "-u ", sorted(set(items))
-    prompt = draw.say(
-        "Sort the lines of $source $how and write them to $target.",
-        "Write the lines of $source to $target, sorted $how.",
-        "$target should hold the lines of $source sorted $how.",
-        "Take $source, sort it $how, and save that as $target.",
-    )
+        how, option, done = "once", "-u ", sorted(set(items))
+    prompt = draw.say(*of("sort.lines"))
     command = f"sort {option}{source} > {target}"
-    slots = {"source": source, "target": target, "how": how}
+    slots = {"source": source, "target": target, "how": draw.say(*of(f"sort.{how}"))}
     return change(prompt, {source: text(items)}, {target: text(done)}, command, **slots)
 
 
@@ -51,19 +47,15 @@ def pick_lines(draw: Draw) -> Task:
     rows = [f"{wanted} {row}" if i in marked else row for i, row in enumerate(rows)]
     kept = [row for row in rows if (wanted in row) == (draw.level < 3)]
     option = "-v " if draw.level == 3 else ""
-    does = "do not contain" if draw.level == 3 else "contain"
+    does = "lacks" if draw.level == 3 else "has"
     if draw.level == 2:
         rows = [row.title() if draw.chance(0.5) else row for row in rows]
         kept = [row for row in rows if wanted in row.lower()]
-        option, does = "-i ", "contain, in capital or small letters,"
-    prompt = draw.say(
-        "Write the lines of $source that $does the word $wanted to $target.",
-        "Save to $target all lines of $source that $does $wanted.",
-        "$target should hold those lines of $source which $does $wanted.",
-        "From $source take the lines that $does $wanted, and put them in $target.",
-    )
+        option, does = "-i ", "any_case"
+    prompt = draw.say(*of("pick_lines.lines"))
     command = f"grep {option}{wanted} {source} > {target}"
-    slots = {"source": source, "target": target, "wanted": wanted, "does": does}
+    slots = {"source": source, "target": target, "wanted": wanted}
+    slots["does"] = draw.say(*of(f"pick_lines.{does}"))
     return change(prompt, {source: text(rows)}, {target: text(kept)}, command, **slots)
 
 
@@ -76,19 +68,9 @@ def ends(draw: Draw) -> Task:
     command = f"{tool} -n {count} {source} > {target}"
     if draw.level == 2:
         kept, command = rows[count:], f"tail -n +{count + 1} {source} > {target}"
-    prompt = draw.say(
-        "Write the $side $count lines of $source to $target.",
-        "Save the $side $count lines of $source as $target.",
-        "$target should hold the $side $count lines of $source.",
-        "Take the $side $count lines of $source and put them in $target.",
-    )
+    prompt = draw.say(*of("ends.side"))
     if draw.level == 2:
-        prompt = draw.say(
-            "Write all of $source but its first $count lines to $target.",
-            "Save $source without the first $count lines as $target.",
-            "$target should hold $source except for the first $count lines.",
-            "Skip the first $count lines of $source and put the others in $target.",
-        )
+        prompt = draw.say(*of("ends.skip"))
     slots = {"source": source, "target": target, "count": count, "side": side}
     return change(prompt, {source: text(rows)}, {target: text(kept)}, command, **slots)
 
@@ -101,16 +83,11 @@ def columns(draw: Draw) -> Task:
     rows = [heads] + [[who, str(draw.integer(10, 99)), str(draw.integer(100, 999))] for who in people]
     place = draw.below(3)
     body, column = text([",".join(row) for row in rows]), [row[place] for row in rows]
-    prompt = draw.say(
-        "Write the $which column of $source to $target.",
-        "Save the $which column of $source as $target.",
-        "$target should hold only the $which column of $source.",
-        "Cut the $which column out of $source and put it in $target.",
-    )
+    prompt = draw.say(*of("columns.one"))
     command = f"cut -d, -f{place + 1} {source} > {target}"
     which = ("first", "second", "third")[place]
     if draw.level == 2:
-        prompt += draw.say(" Leave out the first line.", " Skip the header line.", " Without the header.")
+        prompt = then(prompt, draw.say(*of("columns.headless")))
         column, command = column[1:], f"cut -d, -f{place + 1} {source} | tail -n +2 > {target}"
     return change(
         prompt, {source: body}, {target: text(column)}, command, which=which, source=source, target=target
@@ -126,13 +103,8 @@ def replace(draw: Draw) -> Task:
         for name in listed
     }
     done = {name: body.replace(old, new) for name, body in files.items()}
-    prompt = draw.say(
-        "Replace $old with $new in $where.",
-        "In $where, change every $old to $new.",
-        "Each $old in $where should become $new.",
-        "Swap the word $old for $new throughout $where.",
-    )
-    where = " and ".join(listed) if draw.level < 3 else "all .txt files"
+    prompt = draw.say(*of("replace.word"))
+    where = " and ".join(listed) if draw.level < 3 else draw.say(*of("replace.everywhere"))
     command = f"sed -i 's/{old}/{new}/g' {' '.join(listed) if draw.level < 3 else '*.txt'}"
     return change(prompt, files, done, command, old=old, new=new, where=where)
 
@@ -145,29 +117,14 @@ def config(draw: Draw) -> Task:
     rows = [f"{k}={v}" for k, v in values.items()]
     done = [f"{k}={value if k == key else v}" for k, v in values.items()]
     command = f"sed -i 's/^{key}=.*/{key}={value}/' {name}"
-    prompt = draw.say(
-        "Set $key to $value in $name.",
-        "Change the value of $key in $name to $value.",
-        "In $name, $key should be $value.",
-        "Edit $name so that $key is $value.",
-    )
+    prompt = draw.say(*of("config.set"))
     if draw.level == 2:
         done, command = [row for row in rows if not row.startswith(key + "=")], f"sed -i '/^{key}=/d' {name}"
-        prompt = draw.say(
-            "Delete the line with $key from $name.",
-            "Remove the setting $key from $name.",
-            "$name should no longer have the setting $key.",
-            "Take the line of $key out of $name.",
-        )
+        prompt = draw.say(*of("config.remove"))
     if draw.level == 3:
         rows = [f"#{row}" if row.startswith(key + "=") else row for row in rows]
         done, command = [row.lstrip("#") for row in rows], f"sed -i 's/^#{key}=/{key}=/' {name}"
-        prompt = draw.say(
-            "Uncomment the line of $key in $name.",
-            "In $name, $key is commented out with #. Remove that #.",
-            "Switch the setting $key in $name on by taking away its #.",
-            "The line of $key in $name must not be a comment any more.",
-        )
+        prompt = draw.say(*of("config.uncomment"))
     files = {name: text(rows)} | extras(draw, {name: ""}, 1)
     return change(prompt, files, {name: text(done)}, command, key=key, value=value, name=name)
 
@@ -176,22 +133,12 @@ def join(draw: Draw) -> Task:
     *sources, target = file_names(draw, 3 if draw.level == 1 else 4, "txt")
     files = {name: lines(draw, 2) for name in sources}
     body = "".join(files.values())
-    prompt = draw.say(
-        "Join $listed into $target, in this order.",
-        "Write $target: the lines of $listed, one file after the other.",
-        "$target should hold $listed one after the other.",
-        "Put $listed together, in this order, as $target.",
-    )
+    prompt = draw.say(*of("join.order"))
     command = f"cat {' '.join(sources)} > {target}"
     listed = ", ".join(sources[:-1]) + " and " + sources[-1]
     if draw.level == 3:
         body, command = text(sorted(body.splitlines())), f"sort {' '.join(sources)} > {target}"
-        prompt = draw.say(
-            "Sort the lines of $listed together and write them to $target.",
-            "Write all lines of $listed to $target in alphabetical order.",
-            "$target should hold the lines of $listed, sorted as one.",
-            "Merge $listed into one sorted file $target.",
-        )
+        prompt = draw.say(*of("join.sorted"))
     return change(prompt, files, {target: body}, command, listed=listed, target=target)
 
 
@@ -202,23 +149,13 @@ def summary(draw: Draw) -> Task:
     found = sorted({row.split()[place] for row in rows})
     what = ("levels", "users")[place - 1]
     command = f"cut -d' ' -f{place + 1} {source} | sort -u > {target}"
-    prompt = draw.say(
-        "Each line of $source is: time, level, user, action. Write the $what to $target, sorted, each once.",
-        "List the different $what of $source (time level user action) in $target, sorted.",
-        "$target should hold the $what in $source once each, sorted. Lines are time level user action.",
-        "Which $what are in $source (time level user action)? Put them sorted, each once, in $target.",
-    )
+    prompt = draw.say(*of("summary.distinct"))
     if draw.level == 2:
         level = draw.any([row.split()[1] for row in rows])
         found = [row for row in rows if f" {level} " in row]
         command = f"grep {level} {source} > {target}"
         what = level
-        prompt = draw.say(
-            "Write the $what lines of $source to $target.",
-            "Save every line of $source at level $what to $target.",
-            "$target should hold only the $what lines of the log $source.",
-            "Collect what $source logged as $what in $target.",
-        )
+        prompt = draw.say(*of("summary.level"))
     return change(
         prompt, {source: text(rows)}, {target: text(found)}, command, source=source, target=target, what=what
     )

@@ -9,24 +9,9 @@ from string import Template
 from rusty_r2.gym.families import names
 from rusty_r2.gym.families.base import Draw, Family
 from rusty_r2.gym.families.functions import function, recipes
+from rusty_r2.gym.families.wordings import of, then
 from rusty_r2.task import Calls, Task
 
-WORDINGS = (
-    "Write the function $f in $file. It returns $says.",
-    "In $file, complete $call so that it returns $says.",
-    "$file has an empty function $f. Make it return $says.",
-    "Fill in $f in $file: it should give back $says.",
-    "Implement $call in $file. It must return $says.",
-    "Make $call in $file return $says.",
-    "Finish $file: $call returns $says.",
-    "The function $f in $file does nothing yet. It ought to return $says.",
-)
-EXAMPLES = (
-    "For example, $shown returns $value.",
-    "Example: $shown is $value.",
-    "$shown must give $value.",
-    "So $shown comes out as $value.",
-)
 EMPTY = ("pass", "...", "return None", "raise NotImplementedError")
 
 
@@ -36,12 +21,13 @@ def writer(table: str) -> Callable[[Draw], Task]:
     def draw_task(draw: Draw) -> Task:
         made = function(draw, recipes()[table])
         file = f"{names.module(draw)}.py"
-        asked = Template(draw.say(*WORDINGS)).substitute(
+        asked = Template(draw.say(*of("write.ask"))).substitute(
             f=made.name, call=made.call, file=file, says=made.says
         )
         if draw.chance(0.5):
             shown, value = made.shown(made.example), repr(made.example.expected)
-            asked += " " + Template(draw.say(*EXAMPLES)).substitute(shown=shown, value=value)
+            example = Template(draw.say(*of("write.example"))).substitute(shown=shown, value=value)
+            asked = then(asked, example)
         return Task(
             name="",
             prompt=asked,

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""How tasks are asked for: in many ways, each of which says everything, and none of which comes twice."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from rusty_r2.gym.families import FAMILIES
+from rusty_r2.gym.families.base import part
+from rusty_r2.gym.families.functions import recipes
+from rusty_r2.gym.families.wordings import then, wordings
+
+PARTS = {
+    "move.new_folder": 8,
+    "copy.name": 8,
+    "everywhere.where": 8,
+    "sort.up": 8,
+    "sort.down": 8,
+    "sort.number": 8,
+    "sort.once": 8,
+    "pick_lines.has": 6,
+    "pick_lines.any_case": 6,
+    "pick_lines.lacks": 6,
+    "columns.headless": 8,
+    "replace.everywhere": 8,
+    "write.example": 12,
+    "fix.symptom": 12,
+}
+"""lists of what is added to or filled into a request; every other list is of whole requests"""
+EVERY = [pytest.param(name, lines, id=name) for name, lines in wordings().items()]
+RECIPES = [
+    pytest.param(recipe, id=f"{table}-{i}")
+    for table, rows in recipes().items()
+    for i, recipe in enumerate(rows)
+]
+
+
+def fields(wording):
+    """What a wording names; a function by its name alone, or with its parameters."""
+    return {"call" if name == "f" else name for name in re.findall(r"\$([a-z]+)", wording)}
+
+
+def bare(wording):
+    return " ".join(re.findall(r"[$\w.*#]+", wording.lower().replace(". ", " ").rstrip(".?!")))
+
+
+def test_every_family_that_asks_in_its_own_words_has_a_list():
+    own = {name for name, family in FAMILIES.items() if family.kind == "shell"} | {"write", "fix"}
+    assert {name.partition(".")[0] for name in wordings()} == own | {"everywhere"}
+
+
+@pytest.mark.parametrize(("name", "lines"), EVERY)
+def test_there_are_many_wordings(name, lines):
+    assert len(lines) >= PARTS.get(name, 24)
+
+
+@pytest.mark.parametrize(("name", "lines"), EVERY)
+def test_every_wording_says_everything_once(name, lines):
+    assert all(fields(line) == fields(lines[0]) for line in lines)
+    assert all(max(Counter(re.findall(r"\$[a-z]+", line)).values(), default=1) == 1 for line in lines)
+
+
+@pytest.mark.parametrize(("name", "lines"), EVERY)
+def test_no_wording_comes_twice(name, lines):
+    assert [line for line, count in Counter(map(bare, lines)).items() if count > 1] == []
+
+
+@pytest.mark.parametrize(("name", "lines"), [p for p in EVERY if p.id not in PARTS])
+def test_styles_are_mixed_over_both_parts(name, lines):
+    """Lower-case starts, questions and missing full stops are heard in training and in held-out tasks."""
+    for held in (False, True):
+        mine = part(lines, held=held)
+        assert any(line[0].isupper() for line in mine)
+        assert any(not line[0].isupper() for line in mine)
+        assert any(line[-1] not in ".?" for line in mine)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_a_function_returns_is_said_in_many_ways(recipe):
+    assert len(recipe.says) >= 8
+    assert len(set(map(bare, recipe.says))) == len(recipe.says)
+    assert all(fields(said) == fields(recipe.says[0]) for said in recipe.says)
+
+
+def test_two_sentences_stay_two():
+    assert then("move it to a", "The folder is new.") == "move it to a. The folder is new."
+    assert then("Can you?", "It is new.") == "Can you? It is new."
+    assert then("Do it.", "It is new.") == "Do it. It is new."
