@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rusty_r2 import files
-from rusty_r2.data.episode import Episode
+from rusty_r2.data.episode import Episode, read
 from rusty_r2.data.lessons import lessons, vocabulary
 from rusty_r2.data.meter import Meter
 from rusty_r2.data.packed import Encoded, encode, pack
@@ -52,6 +52,10 @@ class DrillsConfig:
     """copying lessons"""
     gym: int = 20_000
     """gym tasks"""
+    episodes: Path | None = None
+    """an episodes file that goes into the same rows (rusty data episodes)"""
+    times: int = 1
+    """how often each of those episodes comes"""
     seq_len: int = 1024
     """tokens of a row"""
     tokenizer_path: Path | None = None
@@ -64,6 +68,8 @@ class DrillsConfig:
     def __post_init__(self) -> None:
         if min(self.lessons, self.gym, self.workers) < 0 or self.lessons + self.gym < 1 or self.seq_len < 256:
             raise ConfigError("--lessons and --gym are counts, not both 0; --seq-len is at least 256")
+        if self.episodes is not None and (self.times < 1 or not self.episodes.is_file()):
+            raise ConfigError(f"{self.episodes} must be a file, --times 1 or more. Type: rusty data episodes")
 
 
 def build(config: DrillsConfig) -> str:
@@ -81,6 +87,7 @@ def build(config: DrillsConfig) -> str:
             "tokenizer": words.fingerprint,
             "lessons": config.lessons,
             "gym": config.gym,
+            "file": files.digest(config.episodes) if config.episodes else "",
             "seed": config.seed,
         }
         files.write(folder / MANIFEST, json.dumps(facts, indent=1) + "\n")
@@ -141,11 +148,30 @@ def _write(folder: Path, jobs: list[_Job], config: DrillsConfig, meter: Meter) -
             own_file.write(own.tobytes())
             rows, made, tokens = rows + len(ids), made + episodes, tokens + size
             meter.show(f"{made:,} drills, {tokens:,} tokens")
+        for ids, own, episodes, size in _from_file(config):
+            ids_file.write(ids.tobytes())
+            own_file.write(own.tobytes())
+            rows, made, tokens = rows + len(ids), made + episodes, tokens + size
     return rows, made, tokens
 
 
-def _make(job: _Job) -> tuple[NDArray[np.uint16], NDArray[np.bool_], int, int]:
-    """One worker's part: rows, which tokens are learned, how many episodes and tokens."""
+Part = tuple[NDArray[np.uint16], NDArray[np.bool_], int, int]
+"""rows, which of their tokens are learned, how many episodes and tokens they hold"""
+
+
+def _from_file(config: DrillsConfig) -> Iterator[Part]:
+    """The episodes of the file, packed anew each time."""
+    if config.episodes is None:
+        return
+    words = Tokenizer.load(config.tokenizer_path)
+    fitting = [one for one in encode(words, read(config.episodes)) if len(one[0]) <= config.seq_len]
+    for time in range(config.times):
+        random.Random(f"{config.seed}/{time}/file").shuffle(fitting)
+        yield (*pack(fitting, config.seq_len), len(fitting), sum(len(one[0]) for one in fitting))
+
+
+def _make(job: _Job) -> Part:
+    """One worker's part."""
     words, names = _words(job.tokenizer)
     if job.kind == "lesson":
         made = list(lessons(names, job.count, seed=job.seed * 1_000_003 + job.first))

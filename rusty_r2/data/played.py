@@ -47,7 +47,7 @@ class Chances:
     malformed: float = 0.06
     early: float = 0.03
     wrong: float = 0.15
-    look: float = 0.06
+    look: float = 0.02
 
 
 def play(

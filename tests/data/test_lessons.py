@@ -91,6 +91,16 @@ def test_the_same_seed_gives_the_same_bytes(folder: Path, tmp_path: Path) -> Non
     assert (tmp_path / "again" / "ids.u16").read_bytes() == (folder / "ids.u16").read_bytes()
 
 
+def test_an_episodes_file_goes_into_the_same_rows(tmp_path: Path) -> None:
+    file = tmp_path / "few.jsonl"
+    file.write_text("".join(episode.to_json() + "\n" for episode in lessons(WORDS, 10)))
+    build(DrillsConfig(tmp_path / "d", lessons=5, gym=0, episodes=file, times=3, seq_len=512, workers=1))
+    ids, _ = open_drills(tmp_path / "d", Tokenizer.load(), 512)
+    assert int((np.asarray(ids) == BOS).sum()) == 5 + 3 * 10
+    with pytest.raises(ConfigError, match="must be a file"):
+        DrillsConfig(tmp_path / "d", episodes=tmp_path / "none.jsonl")
+
+
 def test_drills_of_another_length_or_a_cut_file_are_refused(folder: Path, tmp_path: Path) -> None:
     words = Tokenizer.load()
     with pytest.raises(ConfigError, match="seq_len 512, not 256"):
