@@ -51,7 +51,7 @@ class Options:
     """the system prompt; Rusty's own is four times as long, and every token costs"""
     warm_steps: int = 6
     """steps of SFT before; 8 rows each"""
-    steps: int = 16
+    steps: int = 12
     """steps of GRPO"""
     generations: int = 8
     """replies to each task"""
@@ -59,12 +59,14 @@ class Options:
     """tasks a step"""
     temperature: float = 0.7
     """of playing, training and comparing"""
-    learning_rate: float = 2e-4
+    learning_rate: float = 8e-4
     """of GRPO"""
     tokens: int = 32
     """of a reply"""
     heldout: int = 64
     """tasks to compare on"""
+    device: str = "cpu"
+    """cpu, or cuda"""
 
 
 def main(options: Options) -> None:
@@ -99,7 +101,7 @@ def warm_start(options: Options) -> Path:
             learning_rate=4e-4,
             eval_rows=0,
             seed=options.seed,
-            device="cpu",
+            device=options.device,
         )
     )
     return folder
@@ -149,7 +151,7 @@ def common(options: Options, folder: Path) -> dict[str, Any]:
         "temperature": options.temperature,
         "system_prompt": options.system,
         "seed": options.seed,
-        "device": "cpu",
+        "device": options.device,
     }
 
 
@@ -167,7 +169,7 @@ def row(options: Options, group: list[Played]) -> dict[str, Any]:
 
 
 def stage(options: Options, model: Path) -> Stage:
-    weights, tokenizer = open_model(LoraOptions(base_model=str(model), device="cpu"))
+    weights, tokenizer = open_model(LoraOptions(base_model=str(model), device=options.device))
     return Stage(
         weights,
         Chat(tokenizer, system=options.system),
