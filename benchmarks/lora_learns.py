@@ -120,6 +120,7 @@ def replies(model: Any, tokenizer: Any, tasks: list[Task]) -> list[str]:
             return_tensors="pt",
             return_dict=True,
         )
+        batch = batch.to(model.device)
         with torch.no_grad():
             ids = model.generate(
                 **batch, max_new_tokens=40, do_sample=False, pad_token_id=tokenizer.pad_token_id
@@ -142,6 +143,7 @@ def played(tasks: list[Task], said: list[str]) -> tuple[Rate, Rate]:
 
 def main(options: Options) -> None:
     from rusty_r2.train import dpo, kto, lora, sft
+    from rusty_r2.train.session import choose_device
 
     began = time.process_time()
     learned = list(
@@ -173,7 +175,7 @@ def main(options: Options) -> None:
     table = {}
     for name, base in (("base", "smollm2"), ("result", str(run))):
         model, tokenizer = lora.open_model(lora.LoraOptions(base_model=base))
-        said = replies(model.eval(), tokenizer, unseen)
+        said = replies(model.to(choose_device("auto")).eval(), tokenizer, unseen)
         table[name] = played(unseen, said)
         print(f"{name}: {said[:3]}")
     print(f"{options.method}, seed {options.seed}: {trained:.0f} CPU-s to train, {folder}")

@@ -63,7 +63,7 @@ def losses(folder):
 
 
 def test_it_learns_what_is_good_and_says_so_in_the_run(tiny_llama, rows, tmp_path, capsys):
-    folder = train(quick(tiny_llama, rows, tmp_path / "run", max_steps=10))
+    folder = train(quick(tiny_llama, rows, tmp_path / "run", max_steps=8))
     told = json.loads((folder / "run.json").read_text())
     before, after = (told["before_after"]["margin"][when][0] for when in ("before", "after"))
     assert after > before + 0.05
@@ -71,12 +71,12 @@ def test_it_learns_what_is_good_and_says_so_in_the_run(tiny_llama, rows, tmp_pat
     assert told["before_after"]["rows"] == 12 and told["before_after"]["held_out"] is True
     assert told["ended"] == "done" and told["lineage"]["traces"] == 24
     logged = [line for line in run.metrics(folder) if "loss/train" in line]
-    assert [line["step"] for line in logged] == list(range(1, 11))
+    assert [line["step"] for line in logged] == list(range(1, 9))
     assert logged[0]["rewards/margins"] == pytest.approx(0, abs=1e-4) and logged[-1]["rewards/margins"] > 0.1
     assert any("eval/margin" in line for line in run.metrics(folder))
-    assert list(folder.glob("events.out.*")) and run.newest(folder).name == "step_000010"
+    assert list(folder.glob("events.out.*")) and run.newest(folder).name == "step_000008"
     said = capsys.readouterr()
-    assert "step 10/10" in said.err and "tok/s" in said.err and "better than its base" in said.err
+    assert "step 8/8" in said.err and "tok/s" in said.err and "better than its base" in said.err
     assert f"next: rusty train merge {folder}" in said.err
     assert "{'loss'" not in said.out + said.err, "the library talks over us"
 
@@ -86,7 +86,7 @@ def test_a_result_worse_than_its_base_is_marked(tiny_llama, rows, tmp_path, caps
     held = write(
         tmp_path / "held.jsonl", [{**row(n, n % 2 == 0), "label": n % 2 == 1} for n in range(20, 30)]
     )
-    folder = train(quick(tiny_llama, rows, tmp_path / "run", eval_data=held))
+    folder = train(quick(tiny_llama, rows, tmp_path / "run", eval_data=held, max_steps=4))
     assert json.loads((folder / "run.json").read_text())["worse"] is True
     assert "by margin the result is worse than its base" in capsys.readouterr().err
     assert "not to be promoted" in (folder / "README.md").read_text()
@@ -101,22 +101,23 @@ def test_our_own_rwkv_is_a_base_like_any_other(tiny_rwkv, rows, tmp_path):
 
 
 def test_stopped_and_resumed_is_never_stopped(tiny_llama, rows, tmp_path, monkeypatch):
-    whole = train(quick(tiny_llama, rows, tmp_path / "whole", eval_rows=0))
+    short = {"max_steps": 4, "eval_rows": 0}
+    whole = train(quick(tiny_llama, rows, tmp_path / "whole", **short))
     from rusty_r2.train.fit import RunCallback
 
     heard = RunCallback.on_step_end
 
-    def at_three(self, args, state, control, **more):
-        if state.global_step == 3:
+    def at_two(self, args, state, control, **more):
+        if state.global_step == 2:
             os.kill(os.getpid(), signal.SIGINT)
         return heard(self, args, state, control, **more)
 
-    monkeypatch.setattr(RunCallback, "on_step_end", at_three)
-    first = train(quick(tiny_llama, rows, tmp_path / "cut", eval_rows=0))
+    monkeypatch.setattr(RunCallback, "on_step_end", at_two)
+    first = train(quick(tiny_llama, rows, tmp_path / "cut", **short))
     assert json.loads((first / "run.json").read_text())["ended"] == "stopped"
-    assert run.newest(first).name == "step_000003" and len(losses(first)) == 3
+    assert run.newest(first).name == "step_000002" and len(losses(first)) == 2
     monkeypatch.setattr(RunCallback, "on_step_end", heard)
-    again = train(quick(tiny_llama, rows, tmp_path / "cut", resume="auto", eval_rows=0))
+    again = train(quick(tiny_llama, rows, tmp_path / "cut", resume="auto", **short))
     assert again == first and losses(first) == losses(whole)
     weights = [(run.newest(folder) / "adapter_model.safetensors").read_bytes() for folder in (first, whole)]
     assert weights[0] == weights[1]
@@ -232,3 +233,13 @@ def test_nothing_heavy_is_loaded_for_a_file_that_is_not_there(tmp_path):
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert said.stdout.strip() == "[]", said.stderr
+
+
+def test_readings_that_do_not_gain_end_the_run(tiny_llama, rows, tmp_path, capsys):
+    """Nothing is gained at a rate of almost nothing, so the second reading without a gain is the last."""
+    more = {"eval_interval": 1, "patience": 2, "max_steps": 9, "learning_rate": 1e-12}
+    folder = train(quick(tiny_llama, rows, tmp_path / "run", **more))
+    told = json.loads((folder / "run.json").read_text())
+    gains = [line["eval/gain"] for line in run.metrics(folder) if "eval/gain" in line]
+    assert told["ended"] == "done" and 3 <= len(gains) < 9 and "worse" in told
+    assert f"ended at step {len(gains)}: no gain for 2 readings" in capsys.readouterr().err
