@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Lessons and drills: what is asked for can be copied from the request, nothing is held-out, rows come out."""
+"""Lessons and drills: what is asked for can be copied from the request, rows come out."""
 
 from __future__ import annotations
 
