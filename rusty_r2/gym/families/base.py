@@ -9,8 +9,8 @@ and every Python. Two lines keep training apart from evaluation:
                     and every fourth wording belong to the held-out split only
 
 `Draw` is where the second line is drawn; families only ask it for words, numbers and wordings.
-The pools are in words.py, names are made of them in names.py; the families are in write.py, fix.py,
-files.py, text.py and ask.py.
+The pools are in words.py, names are made of them in names.py, wordings are in wordings.toml; the families are
+in write.py, fix.py, files.py, text.py and ask.py.
 """
 
 from __future__ import annotations
