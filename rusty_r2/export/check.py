@@ -97,11 +97,17 @@ def gate(config: CheckConfig) -> str:
     shown = json.dumps(asdict(report)) if config.json else report.table()
     if not report.passed:
         print(shown, flush=True)
-        raise CheckpointError(
-            f"{config.file} is not the model: {', '.join(report.failed)} failed ({kept}). "
-            f"Export it again: rusty export gguf {config.against}"
-        )
+        raise CheckpointError(f"{config.file} {_advice(report, config.against)} ({kept})")
     return shown if config.json else f"{shown}\n{kept}\nnext: rusty serve {config.file}"
+
+
+def _advice(report: CheckReport, against: str) -> str:
+    """What failed, and the command that may mend it."""
+    failed, again = ", ".join(report.failed), f"rusty export gguf {against}"
+    if set(report.failed) <= {"predictions", "tasks"} and report.quantization not in ("F32", "F16", "BF16"):
+        finer = "Q8_0" if report.quantization != "Q8_0" else "F16"
+        return f"says too often something else: {failed} failed. Type: {again} --quantization {finer}"
+    return f"is not the model: {failed} failed. Type: {again}"
 
 
 def check(

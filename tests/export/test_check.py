@@ -10,7 +10,7 @@ from rusty_r2 import cli, files
 from rusty_r2.errors import ConfigError
 from rusty_r2.export import compare
 from rusty_r2.export.check import check, passed, report_path
-from rusty_r2.export.compare import BOUNDS, divergence
+from rusty_r2.export.compare import BOUNDS, Bound, divergence
 from rusty_r2.export.gguf import plan, write_gguf
 from rusty_r2.export.source import Source
 
@@ -204,6 +204,14 @@ def test_the_divergence_is_the_textbooks_where_all_words_are_named():
     assert np.isnan(divergence(p, named))
 
 
+def test_a_type_that_costs_too_much_is_answered_with_a_finer_one(trained, healthy, monkeypatch, capsys):
+    monkeypatch.setitem(BOUNDS, "Q8_0", Bound(1.0, 1e-9))
+    assert cli.main(["export", "check", str(healthy), "--against", str(trained), "--positions", "8"]) == 1
+    said = capsys.readouterr().err
+    assert "predictions failed. Type: rusty export gguf" in said
+    assert "--quantization F16" in said
+
+
 def test_bounds_are_tighter_for_better_types():
     order = ["F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "Q2_K"]
     assert set(order) == set(BOUNDS)
@@ -250,6 +258,7 @@ def test_the_command_says_it_in_a_table_and_in_its_exit_code(trained, healthy, t
     shown = capsys.readouterr()
     assert "FAIL  weights" in shown.out
     assert "is not the model: weights" in shown.err
+    assert f"Type: rusty export gguf {trained}" in shown.err
     assert json.loads(report_path(bad).read_text())["passed"] is False
     assert cli.main(["export", "check", str(healthy), *asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"] is True
