@@ -2,19 +2,23 @@
 """What benchmarks/gpu.py is made of: its clock, its printing, and sweeps over each kernel's own dials.
 
 A sweep says what a different block size or chunk would cost, and sets the fastest for the sections that
-follow, so that the defaults in rusty_r2/lm can be chosen from one run. Calls are timed inside a CUDA graph:
-what Python takes to launch them does not count. Nothing to run here: python benchmarks/gpu.py --only mix wkv
+follow, so that the defaults in rusty_r2/lm can be chosen from one run. Calls are timed inside a CUDA graph,
+so that what Python takes to launch them does not count. A graph holds one stream alone and gradients run on
+the stream of their forward: what is differentiated inside one is made `beside()`, on the stream that records.
+Nothing to run here: python benchmarks/gpu.py --only mix wkv
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -47,18 +51,48 @@ def sync() -> None:
         torch.cuda.synchronize()
 
 
+@lru_cache
+def side() -> Any:
+    return torch.cuda.Stream()
+
+
+@contextlib.contextmanager
+def beside() -> Iterator[None]:
+    """On the stream that graphs are recorded from."""
+    if DEVICE == "cpu":
+        yield
+        return
+    side().wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side()):
+        yield
+    torch.cuda.current_stream().wait_stream(side())
+
+
+def record(f: Callable[[], Any]) -> Any:
+    """`f`'s launches as a graph. One that fails would leave the random numbers waiting for its end."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=side()):
+            f()
+    except Exception:
+        sync()
+        chance = torch.cuda.default_generators[torch.cuda.current_device()]
+        chance.graphsafe_set_state(torch.Generator(device=DEVICE).graphsafe_get_state())
+        raise
+    return graph
+
+
 def timed(f: Callable[[], Any], *, calls: int = 10, plays: int = 5) -> float:
     """Median milliseconds of one call of f on the GPU, played from a graph."""
     before = time.perf_counter()
-    f()
-    if DEVICE == "cpu":
-        return (time.perf_counter() - before) * 1e3
-    f()
+    with beside():  # a setting that cannot run fails here, where nothing is recorded
+        f()
+        sync()
+        if DEVICE == "cpu":
+            return (time.perf_counter() - before) * 1e3
+        f()
     sync()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            f()
+    graph = record(lambda: [f() for _ in range(calls)])
     times = []
     for _ in range(plays):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -81,7 +115,7 @@ def relative(a: Tensor, b: Tensor) -> float:
 
 
 def sweep(name: str, owner: Any, dial: str, choices: Any, call: Callable[[], Any], megabytes: float) -> None:
-    """Time `call` for each setting of `owner.dial` and leave it at the fastest."""
+    """Time `call` for each setting of `owner.dial` and leave it at the fastest that ran."""
     usual, found = getattr(owner, dial), []
     for choice in some(*dict.fromkeys([usual, *choices])):
         setattr(owner, dial, choice)
@@ -90,7 +124,8 @@ def sweep(name: str, owner: Any, dial: str, choices: Any, call: Callable[[], Any
             say(name, dial=dial, setting=choice, ms=found[-1][0], gb_per_s=megabytes / found[-1][0])
         except Exception as problem:
             say(name, dial=dial, setting=choice, error=repr(problem)[:300])
-    best, first = min(found), next((ms for ms, choice in found if choice == usual), 0.0)
+    best = min(found, default=(float("nan"), usual))
+    first = next((ms for ms, choice in found if choice == usual), float("nan"))
     setattr(owner, dial, best[1])
     floor = megabytes / 4230
     TABLE.append(
@@ -111,7 +146,7 @@ def mix(args: argparse.Namespace) -> None:
     norm = torch.nn.LayerNorm(C).to(DEVICE)
     mixes = tuple(torch.rand(C, device=DEVICE, requires_grad=True) for _ in range(3))
     size = x.numel() * 2 / 1e6
-    ahead = list(product((4, 8, 16, 32), (128, 256, 512), (1, 2, 3)))
+    ahead = list(product((2, 4, 8), (256, 512), (3, 4)))
     with torch.no_grad():
         sweep(
             "mix forward", triton_mix, "FORWARD", ahead,
@@ -122,7 +157,8 @@ def mix(args: argparse.Namespace) -> None:
     for kind, inputs, amount in (
         ("mix backward", (add, gate, norm, mixes), 10), ("mix back ffn", (add, None, norm, mixes[:2]), 5),
     ):  # fmt: skip
-        total, _, out = triton_mix.add_norm_mix(x, *inputs)
+        with beside():
+            total, _, out = triton_mix.add_norm_mix(x, *inputs)
         ends = [total, *out]
         pull = [torch.randn_like(t) for t in ends]
         leaves = [t for t in (x, *inputs[:2], norm.weight, *inputs[3]) if t is not None]
@@ -145,24 +181,28 @@ def wkv(args: argparse.Namespace) -> None:
     w = -torch.exp(torch.linspace(-5, 3, C, device=DEVICE))
     u = torch.randn_like(w)
     size = k.numel() * 2 / 1e6
-    best: tuple[float, Any] = (1e9, None)
     usual = (triton_wkv.BLOCK, triton_wkv.STAGES, triton_wkv.PROGRAMS)
-    rest = list(product((64, 128), (1, 2, 3, 4), (4096, 8192, 16384)))
+    rest = [*product((64, 128), (1, 3), (8192,)), (64, 2, 8192), (64, 3, 4096), (64, 3, 16384)]
+    found: dict[tuple[int, int, int], float] = {}
     for dials in some(*dict.fromkeys([usual, *rest])):
         triton_wkv.BLOCK, triton_wkv.STAGES, triton_wkv.PROGRAMS = dials
-        y, end, *kept = triton_wkv.forward(w, u, k, v, None, None, True)
-        ahead = timed(lambda: triton_wkv.forward(w, u, k, v, None, None, True))
-        rest_of = (y, end, kept, g, None)
-        back = timed(lambda: triton_wkv.backward(w, u, k, v, None, None, *rest_of))  # noqa: B023
+        try:
+            y, end, *kept = triton_wkv.forward(w, u, k, v, None, None, True)
+            ahead = timed(lambda: triton_wkv.forward(w, u, k, v, None, None, True))
+            rest_of = (y, end, kept, g, None)
+            back = timed(lambda: triton_wkv.backward(w, u, k, v, None, None, *rest_of))  # noqa: B023
+        except Exception as problem:
+            say("wkv", block_stages_programs=dials, error=repr(problem)[:300])
+            continue
+        found[dials] = ahead + back
         say("wkv", block_stages_programs=dials, forward_ms=ahead, backward_ms=back, sum=ahead + back,
             forward_gb_per_s=8 * size / ahead, backward_gb_per_s=13 * size / back)  # fmt: skip
-        if dials == usual:
-            first = ahead + back
-        best = min(best, (ahead + back, dials))
-    triton_wkv.BLOCK, triton_wkv.STAGES, triton_wkv.PROGRAMS = best[1]
+    best = min(found, key=lambda dials: found[dials], default=usual)
+    triton_wkv.BLOCK, triton_wkv.STAGES, triton_wkv.PROGRAMS = best
+    nothing = float("nan")
     TABLE.append(
-        f"wkv            both      {first:7.4f} ms at {usual}, best {best[0]:7.4f} at {best[1]}; "
-        f"memory {21 * size / 4230:.4f}"
+        f"wkv            both      {found.get(usual, nothing):7.4f} ms at {usual}, "
+        f"best {found.get(best, nothing):7.4f} at {best}; memory {21 * size / 4230:.4f}"
     )
 
 
@@ -208,10 +248,12 @@ def embed(args: argparse.Namespace) -> None:
         table = torch.randn(c.vocab_size, width, device=DEVICE, dtype=BF16, requires_grad=True)
         for kind, which in (("uniform", ids), ("few words often", often)):
             pull = torch.randn(args.batch, args.time, width, device=DEVICE, dtype=BF16)
-            for name, rows in (
-                ("gather", triton_gather.gather(table, which)),
-                ("torch", torch.nn.functional.embedding(which, table)),
-            ):
+            with beside():
+                ways = [
+                    ("gather", triton_gather.gather(table, which)),
+                    ("torch", torch.nn.functional.embedding(which, table)),
+                ]
+            for name, rows in ways:
                 ms = timed(lambda: torch.autograd.grad(rows, table, pull, retain_graph=True))  # noqa: B023
                 say("embedding", width=width, ids=kind, by=name, backward_ms=ms)
                 TABLE.append(f"embedding gradient, {width} wide, {kind:16} {name:7} {ms:7.4f} ms")

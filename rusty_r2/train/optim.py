@@ -25,6 +25,9 @@ from rusty_r2.errors import CheckpointError, ConfigError, need
 FASTER = {"time_decay": 2.0, "time_first": 3.0}
 """parameters named so learn this many times faster"""
 
+FIRST_SCALE = 2.0**16
+"""what fp16 losses are multiplied by at first; halved after every step that is not finite"""
+
 GROW_AFTER = 2000
 """finite fp16 steps before the loss scale is doubled again"""
 
@@ -91,7 +94,7 @@ class Descent:
         self.half = half
         """fp16: losses are scaled up so that small gradients survive, as far as they stay finite"""
         device = self.parameters()[0].device
-        self.scale = torch.tensor(2.0**16 if half else 1.0, device=device)
+        self.scale = torch.tensor(FIRST_SCALE if half else 1.0, device=device)
         self.skipped = torch.zeros((), device=device)
         """steps left out so far"""
         self.skipped_in_a_row = torch.zeros((), device=device)
@@ -156,7 +159,7 @@ class Descent:
         for key, value in self._counters().items():
             value.copy_(tensors[f"descent/{key}"])
         if self.half != bool(tensors["descent/half"]):  # another precision begins with its own scale
-            self.scale.fill_(2.0**16 if self.half else 1.0)
+            self.scale.fill_(FIRST_SCALE if self.half else 1.0)
         parameters = dict(model.named_parameters())
         for full_name, value in tensors.items():
             key, _, name = full_name.partition("/")

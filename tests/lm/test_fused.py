@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -18,6 +19,15 @@ from rusty_r2.lm.rwkv import TinyRWKVLM, shifted
 
 pytestmark = pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def exact_products() -> Iterator[None]:
+    """Not TensorFloat-32, which a training run before this may have chosen."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 def plain(

@@ -17,6 +17,7 @@ if not torch.cuda.is_available():
 from rusty_r2.lm import loss, native
 from rusty_r2.lm.loss import linear_cross_entropy
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_triton = pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed")
 
 
@@ -88,7 +89,10 @@ def turn(kind: str, logits: Tensor, targets: Tensor, train: bool, monkeypatch: p
     if kind == "triton":
         from rusty_r2.lm.kernels import triton_loss
 
-        return triton_loss.turn(logits, targets, train)
+        there = logits.to(DEVICE)
+        nll = triton_loss.turn(there, targets.to(DEVICE), train)
+        logits.copy_(there)
+        return nll.cpu()
     if kind == "plain":
         monkeypatch.setattr(loss, "_library", lambda: None)
     return loss.turn(logits, targets, train)

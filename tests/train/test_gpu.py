@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
 
 from rusty_r2 import run  # noqa: E402
+from rusty_r2.train import optim  # noqa: E402
 from rusty_r2.train.distributed import World  # noqa: E402
 from rusty_r2.train.recorded import WARM  # noqa: E402
 from rusty_r2.train.session import Session  # noqa: E402
@@ -25,10 +26,18 @@ def losses(folder):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_gpu_learns_what_a_cpu_learns(tmp_path, shards, words, precision):
+def test_a_gpu_learns_what_a_cpu_learns(tmp_path, shards, words, precision, monkeypatch):
+    monkeypatch.setattr(optim, "FIRST_SCALE", 2.0**8)  # no step of fp16 is left out to find its scale
     cpu = train(options(shards, words, tmp_path / "cpu", device="cpu", precision="fp32"))
     gpu = train(options(shards, words, tmp_path / "gpu", precision=precision))
     assert losses(gpu) == pytest.approx(losses(cpu), rel=1e-3 if precision == "fp32" else 2e-2)
+
+
+def test_fp16_finds_its_scale_and_learns(tmp_path, shards, words):
+    gpu = train(options(shards, words, tmp_path / "gpu", precision="fp16"))
+    last = [line for line in run.metrics(gpu) if "optim/skipped" in line][-1]
+    assert last["optim/loss_scale"] == optim.FIRST_SCALE * 0.5 ** last["optim/skipped"]
+    assert losses(gpu)[-1] < losses(gpu)[0] - 0.3 and last["optim/skipped"] < 8
 
 
 def test_a_run_that_began_on_a_cpu_goes_on_on_a_gpu_and_back(tmp_path, shards, words):
@@ -61,6 +70,7 @@ def test_a_step_that_cannot_be_played_is_taken_as_it_is(tmp_path, shards, words)
     assert losses(parts) == pytest.approx(losses(played), rel=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize("carry", [False, True])
 def test_a_step_waits_for_nothing(tmp_path, shards, words, carry):
     session = Session(

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FORWARD = (8, 256, 1)
+FORWARD = (4, 512, 3)
 BACKWARD = (16, 128, 2)
 """Rows a program walks over, channels of a warp, and rows loaded ahead (benchmarks/gpu.py sweeps them)."""
 
