@@ -55,14 +55,16 @@ def rows(columns: Columns, *, short: bool) -> list[str]:
 
 
 def reasons(columns: Columns, *, short: bool) -> list[str]:
-    """Why figures are missing."""
-    said = {
-        f"{name}, {address}: {figure.note}"
-        for name in rows(columns, short=short)
-        for address, figures in columns.items()
-        if (figure := find(figures, name)) is not None and not figure.measured and figure.note
-    }
-    return sorted(said)
+    """Why figures are missing: said once where it is the same for all."""
+    said = []
+    for name in rows(columns, short=short):
+        found = {address: find(figures, name) for address, figures in columns.items()}
+        why = {address: one.note for address, one in found.items() if one is not None and not one.measured}
+        if len(why) == len(columns) and len(set(why.values())) == 1:
+            said.append(f"{name}: {next(iter(why.values()))}")
+        else:
+            said += [f"{name}, {address}: {note}" for address, note in why.items() if note]
+    return said
 
 
 def find(figures: Sequence[Figure], name: str) -> Figure | None:

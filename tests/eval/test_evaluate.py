@@ -80,6 +80,7 @@ COLUMNS = {
 def test_the_table_has_a_dash_and_a_reason_for_what_is_missing():
     told = table.plain(COLUMNS)
     assert "30.0 (10.8 to 60.3)" in told and "tldr exact, ours: no file" in told and "sort" not in told
+    assert "tldr exact: no file" in table.plain({"ours": COLUMNS["ours"]}), "said once where all lack it"
     assert "| gym pass@1: sort, % | – | 50.0 (9.5 to 90.5) | 2 |" in table.markdown(COLUMNS)
     plain = table.results(COLUMNS, {"when": "now"})
     assert json.loads(json.dumps(plain, allow_nan=False))["minds"]["ours"][2]["value"] is None
