@@ -142,7 +142,13 @@ def test_pictures_bear_any_numbers():
         "one", [(1, 0.0), (1, 0.0)]
     )
     assert histogram("h", [0.0, 1.0, 1.2, -3.0]).count("<rect") == 10
-    assert [number(x) for x in (3.0, 0.12345, float("nan"), 1e9)] == ["3", "0.123", "–", "1e+09"]
+    assert [number(x) for x in (3.0, 0.12345, float("nan"), 1.35e8, 2e-5)] == [
+        "3",
+        "0.123",
+        "–",
+        "135.0 M",
+        "2.0e-05",
+    ]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

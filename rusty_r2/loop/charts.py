@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 WIDTH, HEIGHT = 320, 150
-LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 24
+LEFT, RIGHT, TOP, BOTTOM = 50, 10, 10, 24
 Point = tuple[float, float]
 
 
@@ -78,9 +78,11 @@ def number(value: float) -> str:
     """As short as it stays readable."""
     if not math.isfinite(value):
         return "–"
-    if value == int(value) and abs(value) < 1e6:
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:,.1f} M"
+    if value == int(value):
         return f"{int(value):,}"
-    return f"{value:.3g}"
+    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:

@@ -40,7 +40,7 @@ class LoopConfig:
     """at most so many rows"""
     balance: bool = True
     """KTO: as many good rows as bad ones"""
-    eval_share: float = 0.1
+    eval_share: float = 0.2
     """share of the tasks kept out of training"""
     max_steps: int = 0
     """training steps (PPO: replies); 0: what the method would do"""
