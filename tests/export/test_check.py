@@ -13,8 +13,9 @@ from rusty_r2.export.check import check, passed, report_path
 from rusty_r2.export.compare import BOUNDS, Bound, divergence
 from rusty_r2.export.gguf import plan, write_gguf
 from rusty_r2.export.source import Source
+from rusty_r2.export.vocabulary import rules
 
-from .models import CHATML, SIZES, altered, gguf, make, tokenizer, transformers
+from .models import CHATML, SIZES, altered, gguf, make, tokenizer, tokenizers, transformers
 
 
 def findings(report):
@@ -242,6 +243,15 @@ def test_a_template_that_refuses_a_conversation_is_compared_on_the_others(tmp_pa
     (folder / "chat_template.jinja").write_text(strip + refuse)
     report = check(write_gguf(folder, tmp_path / "m.gguf", "F16").path, folder, positions=8)
     assert findings(report)["prompts"].measured == {"conversations": 6, "wrong": 0}, report.table()
+
+
+def test_strings_that_the_tokenizer_rewrites_are_left_out_and_counted(tmp_path):
+    made = tokenizer(rules()["qwen2"])
+    made.normalizer = tokenizers.normalizers.NFC()
+    folder = make(tmp_path / "nfc", "qwen2", made=made, num_hidden_layers=1)
+    report = check(write_gguf(folder, tmp_path / "m.gguf", "F16").path, folder, positions=8)
+    assert report.passed, report.table()
+    assert "1 left out that the model's tokenizer rewrites" in findings(report)["tokens"].said
 
 
 # the command
