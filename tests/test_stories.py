@@ -9,20 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def tell(story, folder, **sizes):
     """Run a story; this interpreter's own folder of programs comes first."""
     there = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     words = ["sh", str(ROOT / "runs" / story), str(folder)]
-    done = subprocess.run(
-        words,
-        env={**os.environ, **there, **sizes},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run(words, env={**os.environ, **there, **sizes}, **both)
     assert done.returncode == 0, done.stdout[-3000:]
     return done.stdout
 
@@ -34,8 +29,6 @@ def test_from_nothing(tmp_path):
     told = tell("from_nothing.sh", tmp_path / "story", **sizes)
     assert "gym pass@1" in told and (tmp_path / "story/eval/results.json").is_file()
     assert told.rstrip().splitlines()[-1].startswith("next: rusty chat --model")
-    again = tell("from_nothing.sh", tmp_path / "story", **sizes)
-    assert "next: rusty chat" in again, "told again, it goes on"
 
 
 def test_from_traces(tmp_path):
