@@ -48,6 +48,8 @@ CHATTY = (
 @dataclass(frozen=True)
 class Options:
     method: Literal["kto", "sft", "dpo"] = "kto"
+    base_model: str = "smollm2"
+    """or the run of another method, to go on from"""
     seed: int = 1
     tasks: int = 60
     """tasks whose traces are learned from; each gives a good and a bad one"""
@@ -160,7 +162,7 @@ def main(options: Options) -> None:
     }[options.method]
     run = train(
         config(
-            base_model="smollm2",
+            base_model=options.base_model,
             data=data,
             output_dir=folder / "run",
             max_steps=options.max_steps,
@@ -173,7 +175,7 @@ def main(options: Options) -> None:
     )
     trained = time.process_time() - began
     table = {}
-    for name, base in (("base", "smollm2"), ("result", str(run))):
+    for name, base in (("base", options.base_model), ("result", str(run))):
         model, tokenizer = lora.open_model(lora.LoraOptions(base_model=base))
         said = replies(model.to(choose_device("auto")).eval(), tokenizer, unseen)
         table[name] = played(unseen, said)
