@@ -253,6 +253,11 @@ def _gate(version: Version) -> str:
 
 
 def _short(value: Any) -> str:
+    """In a line: a rate as `20 of 32`, anything else as it is, cut where it is long."""
+    if isinstance(value, dict) and set(value) >= {"passed", "total"}:
+        return f"{value['passed']} of {value['total']}"
+    if isinstance(value, dict) and "this" in value:
+        return ", ".join(f"{name} {_short(one)}" for name, one in value.items())
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 100 else text[:99] + "…"
 
