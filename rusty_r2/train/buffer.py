@@ -4,7 +4,8 @@
 Rows are episodes, padded on the right; columns are tokens. `choices` scores every token the model chose,
 under the same distribution it was sampled from: the temperature, and the words that were possible then
 (grammar, top-k, top-p: all of them are in the kept bit masks, so the support cannot shift by rounding).
-Logits exist for chosen tokens only, a chunk at a time.
+Logits exist for chosen tokens only, a chunk at a time. What all rows begin with (the system's words) is read
+once and its state handed to every row.
 """
 
 from __future__ import annotations
@@ -55,12 +56,17 @@ class Batch:
     """[n] how much likelier the token was under the trained weights than under those that played"""
     kept: NDArray[np.uint32] | None
     """[n, words/32]"""
+    shared: int = 0
+    """tokens that every row begins with, before the first choice"""
 
     def choices(self, model: TinyRWKVLM, sampling: Sampling) -> Choices:
         """What `model` thinks of the chosen tokens, with gradients where they are on."""
-        hidden, _ = model.trunk(self.ids[:, :-1])
-        before = self.acted[:, 1:]  # a token is chosen by the state before it
-        at, words = hidden[before], self.ids[:, 1:][before]
+        ids, state = self.ids[:, self.shared :], None
+        if self.shared:
+            state = model.trunk(self.ids[:1, : self.shared])[1].expand(-1, -1, len(ids), -1)
+        hidden, _ = model.trunk(ids[:, :-1], state)
+        before = self.acted[:, self.shared + 1 :]  # a token is chosen by the state before it
+        at, words = hidden[before], ids[:, 1:][before]
         parts = []
         for start in range(0, len(words), CHUNK):
             stop = start + CHUNK
@@ -84,6 +90,12 @@ def _score(
     sure = logp.masked_fill(logp == float("-inf"), 0.0)  # 0 · log 0 is 0, and so is its gradient
     entropy = -(logp.exp() * sure).sum(-1)
     return sure.gather(-1, words[:, None])[:, 0], entropy
+
+
+def _shared(ids: NDArray[np.int64], acted: NDArray[np.bool_]) -> int:
+    """How many tokens all rows begin with; the one that the first choice follows stays with its row."""
+    differ = (ids != ids[0]).any(0) | np.append(acted.any(0)[1:], True)
+    return int(differ.argmax())
 
 
 class RolloutBuffer:
@@ -136,6 +148,7 @@ class RolloutBuffer:
             start_logp=part(self.start_logp),
             weight=part(self.weight),
             kept=np.stack(kept) if kept else None,
+            shared=_shared(ids, acted) if len(rows) > 1 else 0,
         )
 
     def minibatches(self, count: int, chance: torch.Generator) -> Iterator[Batch]:

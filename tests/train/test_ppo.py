@@ -139,6 +139,25 @@ def test_the_first_ratio_is_one_for_every_token_in_every_mode(tokenizer, mode):
     assert (choices.entropy >= 0).all() and (choices.logp <= 0).all()
 
 
+def test_what_episodes_begin_with_is_read_once_and_learned_from_as_if_read_by_each(tokenizer):
+    model = lively_model(len(tokenizer))
+    sampling = Sampling(temperature=1.0, seed=5)
+    buffer = RolloutBuffer(played(model, tokenizer, count=3, max_new_tokens=4))
+    batch = buffer.batch(range(3))
+    rows = [episode.ids for episode in buffer.episodes]
+    assert batch.shared > 100 and all(row[: batch.shared] == rows[0][: batch.shared] for row in rows)
+    assert not batch.acted[:, : batch.shared + 1].any() and buffer.batch([0]).shared == 0
+    found = []
+    for way in (batch, replace(batch, shared=0)):
+        model.zero_grad()
+        choices = way.choices(model, sampling)
+        (choices.logp.sum() + choices.value.square().sum()).backward()
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        found.append([choices.logp.detach(), choices.value.detach(), *gradients])
+    for once, each in zip(*found, strict=True):
+        assert (once - each).abs().max() <= 1e-4 * each.abs().max() + 1e-6
+
+
 def test_an_episode_is_the_conversation_and_only_its_own_tokens_act(tokenizer):
     from rusty_r2.agent.prompt import SYSTEM
     from rusty_r2.lm.chat import encode_turn, open_chat, open_reply
