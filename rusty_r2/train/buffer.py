@@ -94,8 +94,10 @@ def _score(
 
 def _shared(ids: NDArray[np.int64], acted: NDArray[np.bool_]) -> int:
     """How many tokens all rows begin with; the one that the first choice follows stays with its row."""
-    differ = (ids != ids[0]).any(0) | np.append(acted.any(0)[1:], True)
-    return int(differ.argmax())
+    differ = np.any(ids != ids[0], axis=0)
+    differ[:-1] |= np.any(acted[:, 1:], axis=0)
+    differ[-1] = True
+    return int(np.argmax(differ))
 
 
 class RolloutBuffer:
