@@ -29,7 +29,7 @@ from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
 from rusty_r2.agent.protected import PROTECTED, is_protected, matters, may_show, secrets
 from rusty_r2.errors import ConfigError, ProtocolError, RustyError, SandboxError, TaskError
-from rusty_r2.gym.env import clip, shown
+from rusty_r2.gym.env import clip, listed, shown
 from rusty_r2.gym.sandbox import Change, Limits, Mode, Result, Sandbox, open_sandbox
 from rusty_r2.protocol import Cmd, Edit, Msg, parse
 from rusty_r2.task import clean_path
@@ -139,17 +139,20 @@ class Workspace:
         return query + self._named_files(query), {}
 
     def _named_files(self, query: str) -> str:
-        """The files a request names, shown with it the way the gym shows the files of a task."""
+        """What the gym would show with such a request: the code it names, or the names of what is there."""
         names = list(dict.fromkeys(word.strip(".,:;?!") for word in _WORD.findall(query)))
-        found = [name for name in names if may_show(self.folder, name)][:MOST_SHOWN]
+        code = [name for name in names if name.endswith(".py") and may_show(self.folder, name)][:MOST_SHOWN]
         told, room = "", self.max_output
-        for name in found:
+        for name in code:
             body = (self.folder / name).read_text(encoding="utf-8", errors="replace").rstrip()
             told += f"\n\nCURRENT_FILE: {name}\n{clip(body, room)}"
             room = max(room - len(body), 80)
-        if found:
-            self.watcher.notice(f"shown with the request: {', '.join(found)}")
-        return told
+        if code:
+            self.watcher.notice(f"shown with the request: {', '.join(code)}")
+            return told
+        there = {path.name: path for path in self.folder.glob("[!.]*")}
+        named = any(name.partition("/")[0] in there for name in names)
+        return listed(name + "/" * path.is_dir() for name, path in there.items()) if named else ""
 
     def step(self, reply: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Carry out one reply; whatever it says, what comes back is an observation."""

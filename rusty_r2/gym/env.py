@@ -18,7 +18,7 @@ import errno
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -322,10 +322,8 @@ def asks(task: Task) -> bool:
 def opening(task: Task, config: EnvConfig) -> str:
     """The first observation: what is wanted, and what is there."""
     if isinstance(task.check, Tree):
-        names = sorted({name.partition("/")[0] + "/" * ("/" in name) for name in task.files})
-        more = f" and {len(names) - config.max_files} more" if len(names) > config.max_files else ""
-        there = f"\n\nFILES: {' '.join(names[: config.max_files])}{more}" if names else ""
-        return task.prompt.strip() + there
+        names = {name.partition("/")[0] + "/" * ("/" in name) for name in task.files}
+        return task.prompt.strip() + listed(names, config.max_files)
     said, room = task.prompt.strip(), config.max_file
     path = task.check.path
     for name in sorted(task.files, key=lambda name: (name != path, name)):
@@ -334,6 +332,13 @@ def opening(task: Task, config: EnvConfig) -> str:
         said += f"\n\nCURRENT_FILE: {name}" + ("" if body in said else f"\n{clip(body, room)}")
         room = max(room - len(body), 80)
     return said
+
+
+def listed(names: Iterable[str], most: int = EnvConfig.max_files) -> str:
+    """The names of what is there, as they stand under a request; nothing where there is nothing."""
+    found = sorted(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return f"\n\nFILES: {' '.join(found[:most])}{more}" if found else ""
 
 
 def shown(result: Result, room: int) -> str:
