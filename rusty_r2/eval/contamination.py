@@ -18,7 +18,6 @@ import json
 import lzma
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,29 +34,29 @@ from rusty_r2.protocol import parse
 GRAM = 13
 SHORTEST = 4
 """words below which a text is met anywhere by chance"""
+BLOCK = 1 << 20
+"""characters looked at together"""
+BETWEEN = " \x1f "
+"""a word of its own between two texts: no run goes across"""
 Item = tuple[str, ...]
+Run = tuple[int, int]
+"""how many words, and their number"""
 Hashes = NDArray[np.uint64]
-_WORD = re.compile(r"\w+|[^\w\s]")
-
-
-@dataclass
-class _Sought:
-    """All runs that are looked for, by their length, and which of them were met."""
-
-    by_length: dict[int, set[int]] = field(default_factory=dict)
-    met: set[tuple[int, int]] = field(default_factory=set)
+_WORD = re.compile(r"\w+|[^\w\s]|\x1f")
 
 
 def overlap(held_out: Mapping[str, Sequence[Item]], trained_on: Iterable[Path]) -> dict[str, list[bool]]:
     """For every item of every set: whether it was seen."""
     words = _Words()
     runs = {name: [[words.runs(part) for part in item] for item in items] for name, items in held_out.items()}
-    sought = _Sought()
+    every: dict[int, set[int]] = {}
     for length, run in (one for items in runs.values() for item in items for part in item for one in part):
-        sought.by_length.setdefault(length, set()).add(run)
-    for text in texts(trained_on):
-        _look(words.of(text), sought)
-    return {name: [_seen(item, sought.met) for item in items] for name, items in runs.items()}
+        every.setdefault(length, set()).add(run)
+    sought = {length: np.array(sorted(some), np.uint64) for length, some in every.items()}
+    met: set[Run] = set()
+    for ids in _blocks(words, trained_on):
+        met |= _met(ids, sought)
+    return {name: [_seen(item, met) for item in items] for name, items in runs.items()}
 
 
 def figures(held_out: Mapping[str, Sequence[Item]], seen: Mapping[str, Sequence[bool]]) -> list[Figure]:
@@ -68,19 +67,36 @@ def figures(held_out: Mapping[str, Sequence[Item]], seen: Mapping[str, Sequence[
     ]
 
 
-def _seen(parts: Sequence[list[tuple[int, int]]], met: set[tuple[int, int]]) -> bool:
+def _seen(parts: Sequence[list[Run]], met: set[Run]) -> bool:
     if any(run in met for part in parts for run in part if run[0] == GRAM):
         return True
     short = [part[0] for part in parts if part and part[0][0] < GRAM]
     return bool(short) and len(short) == sum(map(bool, parts)) and all(run in met for run in short)
 
 
-def _look(ids: Hashes, sought: _Sought) -> None:
-    for length, runs in sought.by_length.items():
-        found = _rolled(ids, length)
-        if len(found):
-            wanted = np.fromiter(runs, np.uint64, len(runs))
-            sought.met |= {(length, int(run)) for run in found[np.isin(found, wanted)]}
+def _blocks(words: _Words, trained_on: Iterable[Path]) -> Iterator[Hashes]:
+    """The words of many texts at a time: small texts one by one would take ages."""
+    waiting: list[str] = []
+    size = 0
+    for text in texts(trained_on):
+        waiting.append(text)
+        size += len(text)
+        if size >= BLOCK:
+            yield words.of(BETWEEN.join(waiting))
+            waiting, size = [], 0
+    if waiting:
+        yield words.of(BETWEEN.join(waiting))
+
+
+def _met(ids: Hashes, sought: Mapping[int, Hashes]) -> set[Run]:
+    """The runs that stand in a block."""
+    found: set[Run] = set()
+    for length, wanted in sought.items():
+        here = _rolled(ids, length)
+        if len(here):
+            at = np.minimum(np.searchsorted(wanted, here), len(wanted) - 1)
+            found |= {(length, int(run)) for run in np.unique(here[wanted[at] == here])}
+    return found
 
 
 def _rolled(ids: Hashes, length: int) -> Hashes:
@@ -105,7 +121,7 @@ class _Words:
         found = _WORD.findall(text.lower())
         return np.array([self._number(word) for word in found], np.uint64)
 
-    def runs(self, text: str) -> list[tuple[int, int]]:
+    def runs(self, text: str) -> list[Run]:
         """The runs of a part: all of 13 words, or the whole where it is shorter."""
         ids = self.of(text)
         if len(ids) < SHORTEST:
