@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rusty_r2.agent.policy import Policy, ScriptedPolicy
 from rusty_r2.errors import PolicyError
+from rusty_r2.registry import Registry
 from rusty_r2.run import newest
 
 OURS = "rusty_rwkv"
@@ -61,6 +62,8 @@ def open_policy(address: str, options: MindOptions | None = None) -> Policy:
         return _elsewhere(kind, address if kind.startswith("http") else rest, options)
     if (folder := borrowed(Path(address).expanduser())) is not None:
         return _elsewhere("hf", str(folder), options)
+    if not Path(address).expanduser().exists() and address.partition("@")[0] in (kept := Registry()).names():
+        return open_policy(kept.resolve(address).address, options)
     return _ours(address, find(address), options)
 
 
