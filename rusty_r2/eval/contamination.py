@@ -3,11 +3,11 @@
 
     found = overlap({"tldr": [("List all files", "ls")]}, [Path("episodes.jsonl")])
 
-Words are letters and digits, or single signs, in small letters, so spacing and capitals hide nothing. An item
-has parts (the request, the gold answer). It counts as seen where any run of 13 words of a part stands in the
-training data; where all its parts are shorter, where each of them stands there whole. Parts of fewer than 4
-words say nothing on their own. Training data are files or folders: text, JSONL of documents or of episodes
-(.xz and .gz too), or token shards.
+Words are letters and digits, in small letters: spacing, signs and capitals hide nothing, and brackets alone
+make no match. An item has parts (the request, the gold answer). It counts as seen where any run of 13 words
+of a part stands in the training data; where all its parts are shorter, where each stands there whole, signs
+included. Parts of fewer than 4 words and signs say nothing. Training data are files or folders: text, JSONL
+of documents or of episodes (.xz and .gz too), or token shards.
 """
 
 from __future__ import annotations
@@ -39,23 +39,25 @@ BLOCK = 1 << 20
 BETWEEN = " \x1f "
 """a word of its own between two texts: no run goes across"""
 Item = tuple[str, ...]
-Run = tuple[int, int]
-"""how many words, and their number"""
+Run = tuple[bool, int, int]
+"""whether signs count as words, how many there are, and their number"""
 Hashes = NDArray[np.uint64]
-_WORD = re.compile(r"\w+|[^\w\s]|\x1f")
+_WORD = re.compile(r"\w+|\x1f")
+_SIGN = re.compile(r"\w+|[^\w\s]|\x1f")
 
 
 def overlap(held_out: Mapping[str, Sequence[Item]], trained_on: Iterable[Path]) -> dict[str, list[bool]]:
     """For every item of every set: whether it was seen."""
     words = _Words()
     runs = {name: [[words.runs(part) for part in item] for item in items] for name, items in held_out.items()}
-    every: dict[int, set[int]] = {}
-    for length, run in (one for items in runs.values() for item in items for part in item for one in part):
-        every.setdefault(length, set()).add(run)
-    sought = {length: np.array(sorted(some), np.uint64) for length, some in every.items()}
+    every: dict[tuple[bool, int], set[int]] = {}
+    for *kind, run in (one for items in runs.values() for item in items for part in item for one in part):
+        every.setdefault((bool(kind[0]), int(kind[1])), set()).add(run)
+    sought = {kind: np.array(sorted(some), np.uint64) for kind, some in every.items()}
     met: set[Run] = set()
-    for ids in _blocks(words, trained_on):
-        met |= _met(ids, sought)
+    for text in _blocks(trained_on):
+        streams = {signs: words.of(text, signs=signs) for signs, _ in sought}
+        met |= _met(streams, sought)
     return {name: [_seen(item, met) for item in items] for name, items in runs.items()}
 
 
@@ -68,34 +70,34 @@ def figures(held_out: Mapping[str, Sequence[Item]], seen: Mapping[str, Sequence[
 
 
 def _seen(parts: Sequence[list[Run]], met: set[Run]) -> bool:
-    if any(run in met for part in parts for run in part if run[0] == GRAM):
+    if any(run in met for part in parts for run in part if not run[0]):
         return True
-    short = [part[0] for part in parts if part and part[0][0] < GRAM]
+    short = [part[0] for part in parts if part and part[0][0]]
     return bool(short) and len(short) == sum(map(bool, parts)) and all(run in met for run in short)
 
 
-def _blocks(words: _Words, trained_on: Iterable[Path]) -> Iterator[Hashes]:
-    """The words of many texts at a time: small texts one by one would take ages."""
+def _blocks(trained_on: Iterable[Path]) -> Iterator[str]:
+    """Many texts at a time: small texts one by one would take ages."""
     waiting: list[str] = []
     size = 0
     for text in texts(trained_on):
         waiting.append(text)
         size += len(text)
         if size >= BLOCK:
-            yield words.of(BETWEEN.join(waiting))
+            yield BETWEEN.join(waiting)
             waiting, size = [], 0
     if waiting:
-        yield words.of(BETWEEN.join(waiting))
+        yield BETWEEN.join(waiting)
 
 
-def _met(ids: Hashes, sought: Mapping[int, Hashes]) -> set[Run]:
+def _met(streams: Mapping[bool, Hashes], sought: Mapping[tuple[bool, int], Hashes]) -> set[Run]:
     """The runs that stand in a block."""
     found: set[Run] = set()
-    for length, wanted in sought.items():
-        here = _rolled(ids, length)
+    for (signs, length), wanted in sought.items():
+        here = _rolled(streams[signs], length)
         if len(here):
             at = np.minimum(np.searchsorted(wanted, here), len(wanted) - 1)
-            found |= {(length, int(run)) for run in np.unique(here[wanted[at] == here])}
+            found |= {(signs, length, int(run)) for run in np.unique(here[wanted[at] == here])}
     return found
 
 
@@ -117,17 +119,19 @@ class _Words:
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
 
-    def of(self, text: str) -> Hashes:
-        found = _WORD.findall(text.lower())
+    def of(self, text: str, *, signs: bool) -> Hashes:
+        found = (_SIGN if signs else _WORD).findall(text.lower())
         return np.array([self._number(word) for word in found], np.uint64)
 
     def runs(self, text: str) -> list[Run]:
-        """The runs of a part: all of 13 words, or the whole where it is shorter."""
-        ids = self.of(text)
+        """The runs of a part: all of 13 words, or the whole with its signs where it is shorter."""
+        ids = self.of(text, signs=False)
+        if len(ids) >= GRAM:
+            return [(False, GRAM, int(run)) for run in _rolled(ids, GRAM)]
+        ids = self.of(text, signs=True)
         if len(ids) < SHORTEST:
             return []
-        length = min(len(ids), GRAM)
-        return [(length, int(run)) for run in _rolled(ids, length)]
+        return [(True, len(ids), int(run)) for run in _rolled(ids, len(ids))]
 
     def _number(self, word: str) -> int:
         number = self._known.get(word)
