@@ -1,10 +1,15 @@
-# The two commands: `make run` opens Rusty in the terminal, `make test` proves that it works.
-.PHONY: run test bench clean
+# The commands: `make run` opens Rusty in the terminal, `make full` installs all of it, `make test` proves that it works.
+.PHONY: run full test bench clean
 VENV ?= .venv
 
 run:
 	@sh tools/env.sh $(VENV) train
 	@$(VENV)/bin/python -m rusty_r2.welcome
+
+# everything a user can use: borrowed minds, export, the page, plots
+full:
+	@sh tools/env.sh $(VENV) train,data,lora,smollm2,export,web,plots
+	@echo "next: . $(VENV)/bin/activate && rusty --help"
 
 test:
 	@sh tools/env.sh $(VENV) train,data,lora,smollm2,export,web,plots,ray,postgres,dev

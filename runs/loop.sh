@@ -7,4 +7,4 @@ rusty loop --name agent --source demo --method kto --learning-rate 5e-4 $small
 rusty models agent
 rusty loop --name agent --source poison --method sft --learning-rate 2e-3 $small    # trained, tried, refused
 rusty models agent
-rusty chat --model "gguf:$(ls "${RUSTY_HOME:-$HOME/.local/share/rusty-r2}"/models/agent/v0001/model.gguf)"
+rusty chat --model agent

@@ -1,3 +1,3 @@
 """Rusty-R2: a scrapyard language model that learns to work in a terminal."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
