@@ -72,8 +72,8 @@ def figures(held_out: Mapping[str, Sequence[Item]], seen: Mapping[str, Sequence[
 def _seen(parts: Sequence[list[Run]], met: set[Run]) -> bool:
     if any(run in met for part in parts for run in part if not run[0]):
         return True
-    short = [part[0] for part in parts if part and part[0][0]]
-    return bool(short) and len(short) == sum(map(bool, parts)) and all(run in met for run in short)
+    whole = [run for part in parts for run in part if run[0]]
+    return bool(whole) and len(whole) == sum(map(len, parts)) and all(run in met for run in whole)
 
 
 def _blocks(trained_on: Iterable[Path]) -> Iterator[str]:
@@ -131,7 +131,8 @@ class _Words:
         ids = self.of(text, signs=True)
         if len(ids) < SHORTEST:
             return []
-        return [(True, len(ids), int(run)) for run in _rolled(ids, len(ids))]
+        length = min(len(ids), GRAM)
+        return [(True, length, int(run)) for run in _rolled(ids, length)]
 
     def _number(self, word: str) -> int:
         number = self._known.get(word)
