@@ -24,7 +24,7 @@ COMMANDS = {
     "chat": ("rusty_r2.welcome:chat", "talk to Rusty in a folder of yours"),
     "ask": ("rusty_r2.welcome:ask", "one request, one answer"),
     "doctor": ("rusty_r2.doctor:doctor", "what this machine can do, and what is missing"),
-    "eval": ("rusty_r2.eval.evaluate:evaluate", "one table for any model: text, actions, gym, commands, code"),
+    "eval": ("rusty_r2.eval.evaluate:evaluate", "one table for any model: gym, commands, code, text"),
     "gym list": ("rusty_r2.gym.catalog:show", "the tasks and families of the gym"),
     "gym check": ("rusty_r2.gym.catalog:check", "prove that every task can be solved, and not by cheating"),
     "gym play": ("rusty_r2.gym.catalog:play", "play one task by hand or by its gold solution"),

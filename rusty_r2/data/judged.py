@@ -219,4 +219,4 @@ def write_rows(
     if any(one.split == "eval" for one in examples):
         kept_out = (one.to_dict() for one in examples if one.split == "eval")
         lines.append(str(rows.save(kept_out, rows.eval_path(path))))
-    return "\n".join([*lines, f"next: rusty train {kind} --data {path}"])
+    return "\n".join([*lines, f"next: rusty train {rows.TRAINED_BY[kind]} --data {path}"])

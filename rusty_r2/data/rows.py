@@ -22,6 +22,8 @@ from rusty_r2 import files
 from rusty_r2.errors import ConfigError, DataError, need
 from rusty_r2.trace import ExecutionTrace
 
+TRAINED_BY = {"kto": "kto", "grpo": "replay", "dpo": "dpo", "sft": "sft"}
+"""rows of a kind, and the method that learns from them"""
 Form = Literal["conversational", "plain"]
 Message = dict[str, Any]
 Text = str | list[Message]

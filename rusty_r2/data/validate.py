@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from rusty_r2.data.rows import TRAINED_BY
 from rusty_r2.errors import DataError, TraceError
 from rusty_r2.trace import ExecutionTrace
 
@@ -59,11 +60,8 @@ def validate(config: ValidateConfig) -> str:
         count = f"{len(found.faults)} fault{'s' * (len(found.faults) > 1)}"
         raise DataError(f"{config.file}: {count} in {found.rows} {found.kind} rows")
     lines = [f"{found.rows:,} {found.kind} rows, no faults", *(f"note: {note}" for note in found.notes)]
-    after = (
-        f"rusty train {found.kind} --data"
-        if found.kind in ("kto", "grpo", "dpo", "sft")
-        else "rusty data kto --source"
-    )
+    method = TRAINED_BY.get(found.kind)
+    after = f"rusty train {method} --data" if method else "rusty data kto --source"
     return "\n".join([*lines, str(config.file), f"next: {after} {config.file}"])
 
 

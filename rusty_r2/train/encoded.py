@@ -111,8 +111,21 @@ def render(tokenizer: Any, turns: Sequence[Row], *, reply: bool = False) -> list
         raise DataError(f"the base model's chat template refuses a row: {said:.160}") from error
 
 
+def heard(tokenizer: Any, row: Row) -> Row:
+    """A row as the model hears it in use (agent/speech.py): ours has a role for what came of an action,
+    borrowed models hear it from the user."""
+    if "<|observation|>" in (tokenizer.chat_template or ""):
+        return row
+    return {name: _from_user(text) if isinstance(text, list) else text for name, text in row.items()}
+
+
+def _from_user(text: list[Any]) -> list[Any]:
+    answers = [isinstance(turn, dict) and turn.get("role") in ("tool", "observation") for turn in text]
+    return [{**turn, "role": "user"} if answer else turn for turn, answer in zip(text, answers, strict=True)]
+
+
 def _turn(turn: Row) -> Row:
-    """Role and words; what the gym answered is a tool's word to every template."""
+    """Role and words; what the gym answered is a tool's word to our own template."""
     return {"role": "tool" if turn["role"] == "observation" else turn["role"], "content": turn["content"]}
 
 

@@ -303,7 +303,7 @@ def _compared(run: Path, found: list[dict[str, Any]], config: TrainingConfig) ->
 
     from rusty_r2.data.validate import kind_of
     from rusty_r2.train import before_after, dpo, kto, sft
-    from rusty_r2.train.encoded import encode
+    from rusty_r2.train.encoded import encode, heard
     from rusty_r2.train.merge import find_adapter
     from rusty_r2.train.tuning import Method
 
@@ -324,7 +324,7 @@ def _compared(run: Path, found: list[dict[str, Any]], config: TrainingConfig) ->
     options = LoraOptions(base_model=under.name, device="cpu" if config.use_cpu else "auto", precision="fp32")
     model, tokenizer = lora.open_model(options, under)
     method = methods[kind]
-    said = [[encode(tokenizer, *texts) for texts in method.texts(row)] for row in found]
+    said = [[encode(tokenizer, *texts) for texts in method.texts(heard(tokenizer, row))] for row in found]
     flat = [one[side] for side in range(len(said[0])) for one in said]
     both = before_after.both(PeftModel.from_pretrained(model, str(adapter)), flat, pad=tokenizer.pad_token_id)
     return method.compare(found, *both, True)

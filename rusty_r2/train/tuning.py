@@ -23,7 +23,7 @@ from rusty_r2.errors import ConfigError, DataError, need
 from rusty_r2.hardware import HardwareConfig, detect_hardware
 from rusty_r2.run import Run, metrics
 from rusty_r2.train import lora
-from rusty_r2.train.encoded import Row, Said, encode, load_rows, order, split
+from rusty_r2.train.encoded import Row, Said, encode, heard, load_rows, order, split
 from rusty_r2.train.lora import Base, LoraOptions
 
 if TYPE_CHECKING:
@@ -174,8 +174,9 @@ class _Tuning:
         held_rows, held_said, _ = self._fitting(tokenizer, held[: self.options.eval_rows])
         return Lesson(kept, said, held_rows, held_said, left_out)
 
-    def _fitting(self, tokenizer: Any, rows: list[Row]) -> tuple[list[Row], list[list[Said]], int]:
-        """The rows that are short enough, and how many are not."""
+    def _fitting(self, tokenizer: Any, given: list[Row]) -> tuple[list[Row], list[list[Said]], int]:
+        """The rows that are short enough, as the model hears them, and how many are not."""
+        rows = [heard(tokenizer, row) for row in given]
         all_said = [
             [encode(tokenizer, prompt, completion) for prompt, completion in self.method.texts(row)]
             for row in rows

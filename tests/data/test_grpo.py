@@ -176,5 +176,5 @@ def test_the_command(tmp_path):
     with TraceStore(tmp_path / "t.db") as store:
         store.append_many(group("yes", "<think>no</think> maybe", query="Is water wet?"))
     told = build(GRPORowsConfig(store=str(tmp_path / "t.db"), output=tmp_path / "g.jsonl", eval_share=0.0))
-    assert told.splitlines()[-1] == f"next: rusty train grpo --data {tmp_path / 'g.jsonl'}"
+    assert told.splitlines()[-1] == f"next: rusty train replay --data {tmp_path / 'g.jsonl'}"
     assert check_file(tmp_path / "g.jsonl").rows == 1

@@ -62,3 +62,20 @@ def test_pairs_without_a_prompt_are_refused(tiny_llama, tmp_path):
     path.write_text(json.dumps({"prompt": "x", "chosen": "a", "rejected": "a"}) + "\n")
     with pytest.raises(DataError, match="is the same as chosen"):
         train(quick(tiny_llama, path, tmp_path / "run"))
+
+
+def test_a_borrowed_model_hears_observations_from_the_user_as_it_does_in_use() -> None:
+    from types import SimpleNamespace
+
+    from rusty_r2.train.encoded import heard
+
+    row = {
+        "prompt": [turn("user", "?")],
+        "chosen": [turn("assistant", "a"), turn("tool", "ok")],
+        "label": True,
+    }
+    ours = SimpleNamespace(chat_template="… <|observation|> …")
+    theirs = SimpleNamespace(chat_template="<|im_start|>{{ role }}")
+    assert heard(ours, row) == row
+    assert [part["role"] for part in heard(theirs, row)["chosen"]] == ["assistant", "user"]
+    assert heard(theirs, row)["prompt"] == row["prompt"] and heard(theirs, row)["label"] is True
