@@ -64,6 +64,18 @@ def whole_folder(final: Path) -> Iterator[Path]:
         raise
 
 
+def may_replace(folder: Path) -> bool:
+    """Whether `whole_folder` may take this place: nothing is there, or only what it once wrote itself."""
+    if not os.path.lexists(folder):
+        return True
+    try:
+        found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+        known = set(json.loads((folder / CHECKSUMS).read_text())) if found else set()
+    except (OSError, ValueError, TypeError):
+        return False
+    return folder.is_dir() and found <= known | {CHECKSUMS}
+
+
 def verify(folder: Path) -> str:
     """Empty where every file is what its checksum says; else what is wrong, in words."""
     try:

@@ -136,3 +136,16 @@ def test_tensorboard_itself_reads_the_events(tmp_path):
     assert len(seen.Scalars("loss/total")) == 300
     (text,) = seen.Tensors("sample")
     assert text.tensor_proto.string_val[0].decode() == "hé\nworld"
+
+
+def test_only_what_was_written_whole_is_ever_replaced(tmp_path):
+    ours = tmp_path / "ours"
+    assert files.may_replace(ours)
+    with files.whole_folder(ours) as folder:
+        (folder / "rows").write_text("r")
+    assert files.may_replace(ours)
+    (ours / "notes.txt").write_text("a person's own")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    assert not files.may_replace(ours) and not files.may_replace(tmp_path / "file")
+    assert not files.may_replace(tmp_path) and files.may_replace(tmp_path / "empty")

@@ -74,6 +74,10 @@ class DrillsConfig:
 
 def build(config: DrillsConfig) -> str:
     """Make a folder of rows."""
+    if not files.may_replace(config.output_dir):
+        raise ConfigError(
+            f"{config.output_dir} holds other files, which would be lost. Type: --output-dir NEW_FOLDER"
+        )
     words = Tokenizer.load(config.tokenizer_path)
     jobs = [*_jobs("lesson", config.lessons, config), *_jobs("gym", config.gym, config)]
     random.Random(config.seed).shuffle(jobs)

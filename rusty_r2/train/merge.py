@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import tyro
 
 from rusty_r2 import files
-from rusty_r2.errors import CheckpointError
+from rusty_r2.errors import CheckpointError, ConfigError
 from rusty_r2.run import checkpoints, newest
 from rusty_r2.train import lora
 
@@ -45,6 +45,8 @@ def merge(config: MergeConfig) -> Path:
     name = "adapter" if config.adapter_only else "merged"
     home = config.run if checkpoints(config.run) else config.run.parent
     target = config.output or home / name
+    if not files.may_replace(target):
+        raise ConfigError(f"{target} holds other files, which would be lost. Type: --output NEW_FOLDER")
     if config.adapter_only:
         return copy_adapter(adapter, target)
     made = merge_into(adapter, target)

@@ -128,3 +128,10 @@ def test_the_trainer_reads_drills(folder: Path, tmp_path: Path) -> None:
         )
     )
     assert (run / "metrics.jsonl").exists()
+
+
+def test_a_folder_with_other_files_is_not_taken_away(tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("a year of work")
+    with pytest.raises(ConfigError, match="--output-dir NEW_FOLDER"):
+        build(DrillsConfig(tmp_path, lessons=1, gym=0, seq_len=256, workers=1))
+    assert (tmp_path / "corpus.txt").read_text() == "a year of work"

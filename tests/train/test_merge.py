@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rusty_r2 import files, run
-from rusty_r2.errors import CheckpointError
+from rusty_r2.errors import CheckpointError, ConfigError
 from rusty_r2.train import lora
 from rusty_r2.train.merge import MergeConfig, merge
 from rusty_r2.train.sft import SFTConfig, train
@@ -115,3 +115,16 @@ def test_our_own_rwkv_merges_into_a_checkpoint_of_ours(tiny_rwkv, rows, tmp_path
 def test_a_folder_without_an_adapter_is_one_line(tmp_path, tiny_llama):
     with pytest.raises(CheckpointError, match="holds no LoRA adapter"):
         merge(MergeConfig(tiny_llama))
+
+
+def test_a_folder_with_other_files_is_not_taken_away(tmp_path):
+    adapter = tmp_path / "run" / "adapter"
+    adapter.mkdir(parents=True)
+    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "smollm2"}')
+    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine").write_text("a year of work")
+    for alone in (True, False):
+        with pytest.raises(ConfigError, match="--output NEW_FOLDER"):
+            merge(MergeConfig(adapter, output=tmp_path / "models", adapter_only=alone))
+    assert (tmp_path / "models" / "mine").read_text() == "a year of work"
