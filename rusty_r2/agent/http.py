@@ -149,7 +149,7 @@ class OllamaPolicy(HttpPolicy):
     def _look_up(self) -> dict[str, Any]:
         """What the server knows of the model; one line on what to type where there is none."""
         try:
-            known = self.wire.ask("/api/tags").get("models", [])
+            known = self.wire.ask("/api/tags").get("models") or []
         except Refused as refused:
             raise PolicyError(f"{self.wire.url} is not an Ollama server: {refused}") from refused
         wanted = self.model if ":" in self.model.rpartition("/")[2] else f"{self.model}:latest"
@@ -277,13 +277,17 @@ def ollama_host() -> str:
     said = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
     if not said:
         return OLLAMA
-    found = urlsplit(said if "://" in said else f"http://{said}")
+    try:
+        found = urlsplit(said if "://" in said else f"http://{said}")
+        port = found.port or 11434
+    except ValueError as error:
+        raise PolicyError(f"OLLAMA_HOST is {said!a}, not an address. Say HOST:PORT") from error
     host = "127.0.0.1" if found.hostname in (None, "0.0.0.0", "::") else found.hostname
-    return f"{found.scheme}://{f'[{host}]' if ':' in host else host}:{found.port or 11434}"
+    return f"{found.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _key() -> str:
-    return next((os.environ[name] for name in KEYS if os.environ.get(name)), "")
+    return next((key for name in KEYS if (key := os.environ.get(name, "").strip())), "")
 
 
 def _is_full(refused: Refused) -> bool:

@@ -13,6 +13,7 @@ words. No proxy is asked, no redirect followed, and no key travels unencrypted t
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -56,11 +57,15 @@ class Wire:
         silence_s: float = SILENCE_S,
         pauses: tuple[float, ...] = PAUSES,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise PolicyError(f"{url!a} is not an address of a server. Say http://HOST:PORT/v1")
-        if parts.username or parts.password:
+        try:
+            parts = urlsplit(url)
+            known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is no number, half a bracket
+            known = False
+        if "@" in url or "?" in url:
             raise PolicyError("a password in an address would end up in traces. Type: export RUSTY_API_KEY=…")
+        if not known:
+            raise PolicyError(f"{url!a} is not an address of a server. Say http://HOST:PORT/v1")
         self.url, self._parts, self._key = url, parts, key
         self.silence_s, self.pauses = silence_s, pauses
 
@@ -115,6 +120,8 @@ class Wire:
         if key := self._key():
             if self._parts.scheme != "https" and not is_here(self.url):
                 raise PolicyError(f"a key is not sent unencrypted to {self._parts.hostname}. Say https://")
+            if not (key.isascii() and key.isprintable()):  # http.client would tell the whole key in its error
+                raise PolicyError("the key holds characters that no key has. Type: export RUSTY_API_KEY=…")
             headers["Authorization"] = f"Bearer {key}"
         body = None if asked is None else json.dumps(asked).encode()
         connection.request("GET" if asked is None else "POST", self._parts.path + path, body, headers)
@@ -135,7 +142,10 @@ class Wire:
 def is_here(url: str) -> bool:
     """Whether an address is this machine's own."""
     host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, and be it 127.0.0.1.example.org
+        return False
 
 
 def _said(response: http.client.HTTPResponse) -> str:

@@ -193,6 +193,31 @@ def test_a_key_is_not_sent_in_the_clear_to_another_machine(monkeypatch):
     assert "hush" not in str(error.value)
     with pytest.raises(PolicyError, match="would end up in traces"):
         OpenAIPolicy("http://me:hush@127.0.0.1/v1#m")
+    with pytest.raises(PolicyError, match="would end up in traces"):
+        OpenAIPolicy("http://127.0.0.1/v1?key=hush#m")
+    with pytest.raises(PolicyError, match="not sent unencrypted"):
+        OpenAIPolicy("http://127.0.0.1.models.invalid/v1#m").reply(ASKED)
+
+
+@pytest.mark.parametrize("key", ["hu\nsh", "hüsh", "hush\x7f", "hu\r\nX-Evil: sh"])
+def test_a_key_that_cannot_be_sent_is_not_told(server, monkeypatch, key):
+    monkeypatch.setenv("RUSTY_API_KEY", key)
+    with pytest.raises(PolicyError, match="holds characters") as error:
+        OpenAIPolicy(server[0]).reply(ASKED)
+    assert key not in str(error.value) and repr(key)[1:-1] not in str(error.value)
+
+
+def test_a_line_end_after_a_key_is_no_part_of_it(server, monkeypatch):
+    monkeypatch.setenv("RUSTY_API_KEY", "hush\r\n")
+    server[1].append(event_stream(said("hi", "stop")))
+    assert OpenAIPolicy(server[0]).reply(ASKED).text == "hi"
+
+
+@pytest.mark.parametrize("host", ["box:port", "[::1", "http://box:99999"])
+def test_an_ollama_host_that_is_no_address_is_one_line(host, monkeypatch):
+    monkeypatch.setenv("OLLAMA_HOST", host)
+    with pytest.raises(PolicyError, match="OLLAMA_HOST"):
+        ollama_host()
 
 
 # ── servers that misbehave ──────────────────────────────────────────────────────────────────────
@@ -307,7 +332,9 @@ def test_a_redirect_is_not_followed(server):
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("line", ["http://", "http:///v1", "https://"])
+@pytest.mark.parametrize(
+    "line", ["http://", "http:///v1", "https://", "http://a:b/v1", "http://a:99999/v1", "http://[::1"]
+)
 def test_what_is_no_address(line):
     with pytest.raises(PolicyError, match="not an address"):
         open_policy(line)
