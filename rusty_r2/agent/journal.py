@@ -56,11 +56,13 @@ class Journal:
 
     def write(self, path: str, content: bytes, mode: int | None = None) -> None:
         """Make or replace one file, and the folders above it."""
-        place = self._clear(path, hashlib.sha256(content).hexdigest(), keep_mode=mode is None)
+        self._check_above(path, make=True)
+        place = self.folder / path
         fresh = place.with_name(f".tmp-{os.urandom(6).hex()}")
         try:
-            with open(fresh, "xb") as file:
+            with open(fresh, "xb") as file:  # a disk that is full says so before anything is moved
                 file.write(content)
+            self._clear(path, hashlib.sha256(content).hexdigest(), keep_mode=mode is None)
             if mode is not None:
                 fresh.chmod(stat.S_IMODE(mode) & 0o777)
             elif self._mode is not None:
@@ -109,11 +111,13 @@ class Journal:
         path, before = self.folder / entry["path"], entry.get("before")
         try:
             self._check_above(entry["path"])
-            if self._seen(entry["path"]) != entry["after"]:
+            seen = self._seen(entry["path"])
+            # nothing where something was: a full disk or a kill came between moving aside and putting anew
+            if seen != entry["after"] and not (seen is None and before is not None):
                 return False
-            if entry["after"] == "folder":
+            if seen == "folder":
                 path.rmdir()
-            elif entry["after"] is not None:
+            elif seen is not None:
                 path.unlink()
             if before is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)

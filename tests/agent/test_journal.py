@@ -1,6 +1,8 @@
 """Whatever is done through the journal, undoing it gives the folder back as it was."""
 
 import os
+import resource
+import signal
 import stat
 import tempfile
 from pathlib import Path
@@ -104,3 +106,32 @@ def test_old_requests_are_let_go(tmp_path):
         journal.write("a", str(number).encode())
     assert len(list(journal.store.iterdir())) == KEPT
     assert journal.undo().what == str(KEPT + 2) and (folder / "a").read_text() == str(KEPT + 1)
+
+
+def test_what_was_moved_aside_comes_back_though_nothing_took_its_place(tmp_path, monkeypatch):
+    """A disk that is full fails after the old file was moved: undoing must not throw away the only copy."""
+    folder = project(tmp_path)
+    journal = Journal(folder, tmp_path / "undo")
+
+    def full(place, **_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal, "_own", full)
+    with pytest.raises(OSError, match="No space"):
+        journal.write("a", b"new")
+    undone = Journal(folder, tmp_path / "undo").undo()
+    assert undone.restored == ["a"] and (folder / "a").read_text() == "a"
+
+
+def test_a_full_disk_leaves_the_old_file_where_it_is(tmp_path):
+    folder = project(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            Journal(folder, tmp_path / "undo").write("a", b"n" * 200_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert (folder / "a").read_text() == "a"
