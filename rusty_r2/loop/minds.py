@@ -127,9 +127,7 @@ class Borrowed:
         base = self.config.base
         out = folder / "baseline.gguf"
         if not out.exists():
-            from rusty_r2.train.lora import find_base
-
-            write_gguf(find_base(base).path, out, quantization)
+            write_gguf(_whole_base(base, folder), out, quantization)
         return out, f"the base, {base}"
 
 
@@ -212,6 +210,21 @@ class Own:
         if current is not None:
             return self.registry.resolve(self.config.name).path
         return find(self.config.base)
+
+
+def _whole_base(name: str, folder: Path) -> Path:
+    """The base's weights: an adapter of an earlier run merged, a hub name where training has put it."""
+    from rusty_r2.train.lora import find_base
+    from rusty_r2.train.merge import merge_into
+
+    base = find_base(name)
+    if base.adapters:
+        return merge_into(base.adapters[-1], folder / "baseline")
+    if base.remote:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(base.path, local_files_only=True))
+    return Path(base.path)
 
 
 def _verdict(

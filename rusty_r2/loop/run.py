@@ -250,7 +250,7 @@ def _finish(
 
 def _tidy(folder: Path) -> None:
     """What only this round needed: the merged weights, the base as a file. The registry has the artefact."""
-    for path in (*folder.glob("[0-9]*-merge/merged"), *folder.glob("[0-9]*-gate/baseline.gguf")):
+    for path in (*folder.glob("[0-9]*-merge/merged"), *folder.glob("[0-9]*-gate/baseline*")):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
