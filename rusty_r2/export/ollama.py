@@ -123,8 +123,8 @@ class OllamaDeployer:
         return shown
 
     def has(self, model_name: str) -> bool:
-        wanted = model_name if ":" in model_name.rpartition("/")[2] else f"{model_name}:latest"
-        return any(model["name"] == wanted for model in self.list_models())
+        wanted = _in_full(model_name)
+        return any(_in_full(model["name"]) == wanted for model in self.list_models())
 
     def list_models(self) -> list[dict[str, Any]]:
         """The server's models, as it tells them: name, size, digest, details."""
@@ -260,6 +260,12 @@ def _recipe(
 ) -> Recipe:
     asked = {"temperature": float(temperature), "num_ctx": num_ctx or (None if profile else 4096), **more}
     return describe(gguf_path, system=system_prompt, stop=stop_tokens, profile=profile, **asked)
+
+
+def _in_full(name: str) -> str:
+    """A name as the server compares it: Rusty, rusty:latest and library/rusty are one model."""
+    tagged = name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+    return tagged.casefold().removeprefix("registry.ollama.ai/").removeprefix("library/")
 
 
 def _untagged(name: str) -> str:

@@ -43,7 +43,8 @@ class OllamaServer:
 
     @property
     def url(self) -> str:
-        return f"http{'s' * self.secure}://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' * self.secure}://{host}:{self.port}"
 
     def json(self, method: str, path: str, body: Any = None) -> Any:
         """One answer, as data; {} where the server says nothing more than yes."""
@@ -136,11 +137,11 @@ class OllamaServer:
 def address(host: str | None = None) -> tuple[bool, str, int]:
     """Whether to use TLS, the name and the port, from `host` or $OLLAMA_HOST, as Ollama itself reads them."""
     given = (host if host is not None else os.environ.get("OLLAMA_HOST", "")).strip()
-    parts = urlsplit(given if "://" in given else f"http://{given}")
     try:
+        parts = urlsplit(given if "://" in given else f"http://{given}")
         port = parts.port
     except ValueError as error:
-        raise ConfigError(f"OLLAMA_HOST is {given!a}, which has no valid port") from error
+        raise ConfigError(f"OLLAMA_HOST is {given!a}, which is no HOST:PORT ({error})") from error
     if parts.scheme not in ("http", "https"):
         raise ConfigError(f"OLLAMA_HOST is {given!a}; it starts with http:// or https://, or is HOST:PORT")
     name = parts.hostname or "127.0.0.1"

@@ -57,6 +57,8 @@ def stand_in():
 
 
 def full(name: str) -> str:
+    """The real server too finds a model whatever the case of its name, with or without library/."""
+    name = name.casefold().removeprefix("library/")
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 

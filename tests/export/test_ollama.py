@@ -243,6 +243,15 @@ def test_a_file_is_uploaded_once_and_a_name_is_replaced_only_when_asked(server, 
     assert list(server.models) == ["agent:latest"], "the name used while making is gone"
 
 
+@pytest.mark.parametrize("name", ["Agent", "agent:latest", "library/AGENT:Latest"])
+def test_a_name_that_the_server_takes_for_another_is_taken(server, deployer, gguf, tmp_path, name):
+    deployer.create_model("agent", gguf)
+    before = deployer.run_model("agent", "Hi")
+    with pytest.raises(OllamaError, match="is taken by another model"):
+        deployer.create_model(name, tiny_gguf(tmp_path / "o.gguf", salt="2"))
+    assert deployer.run_model("agent", "Hi") == before
+
+
 @pytest.mark.parametrize(
     ("meddle", "what"),
     [
@@ -456,10 +465,11 @@ def test_auto_is_sane_from_one_core_up(cores, ram):
 )
 def test_hosts_are_read_as_ollama_reads_them(host, found):
     assert address(host) == found
+    assert address(OllamaServer(host).url) == found  # what is written down can be read again
 
 
 def test_a_wrong_host_is_one_line():
-    for host in ("box:port", "ftp://box"):
+    for host in ("box:port", "ftp://box", "http://[::1", "box:99999"):
         with pytest.raises(ConfigError, match="OLLAMA_HOST"):
             address(host)
 
