@@ -33,6 +33,7 @@ from rusty_r2 import __version__, files
 from rusty_r2.config import resolved
 from rusty_r2.errors import CheckpointError, ConfigError
 from rusty_r2.events import EventFile
+from rusty_r2.redact import redact
 
 LIBRARIES = ("numpy", "torch", "tokenizers", "safetensors", "transformers", "peft", "trl", "accelerate")
 
@@ -199,7 +200,7 @@ def _remove(folder: Path) -> None:
 
 def _provenance(config: Any) -> dict[str, Any]:
     return {
-        "command": shlex.join(["rusty", *sys.argv[1:]]),
+        "command": redact(shlex.join(["rusty", *sys.argv[1:]]))[0],
         "version": __version__,
         "git": _git_commit(),
         "python": platform.python_version(),

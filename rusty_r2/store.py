@@ -226,6 +226,16 @@ class TraceStore:
             raise StoreError(f"cannot {what} in {self.where}: {error}") from error
 
 
+def without_password(address: str) -> str:
+    """A store's address as it may be written down; the password is then asked of PGPASSWORD or ~/.pgpass."""
+    if "://" not in address:
+        return address
+    url = _url(address)
+    query = {name: value for name, value in url.query.items() if name != "password"}
+    kept = sa.URL.create(url.drivername, url.username, None, url.host, url.port, url.database, query)
+    return kept.render_as_string()
+
+
 def _url(given: str | Path | None) -> sa.URL:
     if isinstance(given, str) and "://" in given:
         try:

@@ -13,7 +13,7 @@ from rusty_r2 import cli, files
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.loop import demo, gate
 from rusty_r2.loop.config import LoopConfig
-from rusty_r2.loop.run import go
+from rusty_r2.loop.run import go, open_round
 from rusty_r2.loop.stages import Made, Stages, alone, read_all
 from rusty_r2.registry import Gate, Registry
 from rusty_r2.trace import ExecutionTrace
@@ -142,6 +142,12 @@ def test_too_few_traces_is_one_line(tmp_path):
     source.write_text(json.dumps(ExecutionTrace(user_query="q", final_response="a").to_dict()) + "\n")
     with pytest.raises(DataError, match="1 traces are too few"):
         go(LoopConfig(source=source, out=tmp_path / "loop"))
+
+
+def test_the_stores_password_is_not_written_down(tmp_path):
+    config = LoopConfig(store="postgresql://me:hush@db/traces", out=tmp_path / "loop")
+    told = (open_round(config) / "config.json").read_text()
+    assert "me@db/traces" in told and "hush" not in told
 
 
 # ── killed at every stage, with a mind that costs nothing ────────────────────────────────────────────

@@ -39,6 +39,14 @@ def test_a_run_leaves_config_metrics_provenance_and_checkpoints(tmp_path):
     assert run.newest(a.folder) == a.folder / "step_000001"
 
 
+def test_a_secret_that_was_typed_is_not_written_down(tmp_path, monkeypatch):
+    plain = ["train", "kto", "--data", f"{tmp_path}/a-folder/with_2_words/kto.jsonl", "--lr", "1e-4"]
+    monkeypatch.setattr(sys, "argv", ["rusty", *plain, "--store", "postgresql://me:hush42@db/traces"])
+    Run.start("toy", Options(), folder=tmp_path / "toy").close()
+    told = (tmp_path / "toy" / "run.json").read_text()
+    assert "hush42" not in told and " ".join(plain) in told
+
+
 def test_a_second_start_in_the_same_folder_is_refused_with_the_way_out(tmp_path):
     Run.start("toy", Options(), folder=tmp_path / "toy").close()
     with pytest.raises(ConfigError, match="--resume auto"):

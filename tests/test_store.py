@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from rusty_r2 import archive
 from rusty_r2.errors import StoreError
-from rusty_r2.store import TraceStore
+from rusty_r2.store import TraceStore, without_password
 from rusty_r2.tables import TABLES
 from rusty_r2.trace import ExecutionTrace, Step, ToolCallTrace
 
@@ -301,3 +301,20 @@ def test_a_read_only_store_is_one_clear_line(tmp_path):
             TraceStore(tmp_path / "t.db").append(trace())
     finally:
         tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("address", "written"),
+    [
+        ("", ""),
+        ("data/traces.db", "data/traces.db"),
+        ("sqlite:///a/b.db", "sqlite:///a/b.db"),
+        (
+            "postgresql://me:hush@db:5432/x?sslmode=require",
+            "postgresql+psycopg://me@db:5432/x?sslmode=require",
+        ),
+        ("postgresql+psycopg://db/x?user=me&password=hush", "postgresql+psycopg://db/x?user=me"),
+    ],
+)
+def test_a_password_is_not_written_down(address, written):
+    assert without_password(address) == written

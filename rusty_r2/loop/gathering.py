@@ -24,7 +24,7 @@ from rusty_r2.loop.stages import Made
 from rusty_r2.protocol import parse
 from rusty_r2.rewards.base import RewardResult
 from rusty_r2.rewards.engine import Score
-from rusty_r2.store import TraceStore
+from rusty_r2.store import TraceStore, without_password
 from rusty_r2.trace import ExecutionTrace
 
 TRACES, JUDGED = "traces.jsonl", "judged.jsonl"
@@ -64,7 +64,7 @@ def collect(folder: Path, source: SourceConfig, *, least: int) -> Made:
     labels = Counter(_label(trace) for trace in traces)
     facts = {
         "traces": len(traces),
-        "from": str(source.source or source.store or "the store"),
+        "from": str(source.source or without_password(source.store) or "the store"),
         "labels": dict(labels),
         "agents": dict(Counter(trace.agent_name or "-" for trace in traces)),
         "models": dict(Counter(trace.model or "-" for trace in traces)),

@@ -27,6 +27,7 @@ from rusty_r2.loop.minds import Mind, mind_for
 from rusty_r2.loop.report import write_report
 from rusty_r2.loop.stages import Done, Made, Stages, alone
 from rusty_r2.registry import Gate, Registry, RegistryError
+from rusty_r2.store import without_password
 
 FINISHED = "finished.json"
 LEARNS = ("max_steps", "learning_rate", "batch_size", "accumulate", "max_length", "lora_r", "seed")
@@ -118,7 +119,8 @@ def open_round(config: LoopConfig) -> Path:
         number += 1
     folder = root / f"round-{number:03d}"
     folder.mkdir(parents=True, exist_ok=True)
-    files.write(folder / "config.json", json.dumps(resolved(config), indent=2) + "\n")
+    said = resolved(config) | {"store": without_password(config.store)}
+    files.write(folder / "config.json", json.dumps(said, indent=2) + "\n")
     return folder
 
 
