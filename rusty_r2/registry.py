@@ -263,6 +263,8 @@ class Registry:
     def forget_weights(self, version: Version) -> int:
         """Remove the weights of a version and keep its record; returns the bytes freed."""
         with self.locked(version.name):
+            if self.pointer(version.name)[0] == version.number:  # since somebody looked what could go
+                raise RegistryError(f"{version.label} is in use. Type: rusty models {version.name}")
             folder = self.folder_of(version)
             files.write(folder / RECORD, _json(asdict(replace(version, collected=True))))
             for path in folder.iterdir():
@@ -273,8 +275,12 @@ class Registry:
 
     def history(self, name: str) -> list[dict[str, Any]]:
         path = self._folder(name) / HISTORY
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-        return [json.loads(line) for line in lines]
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
+        told = []
+        for line in lines:
+            with contextlib.suppress(ValueError):  # cut short by a full disk or a kill
+                told.append(json.loads(line))
+        return [one for one in told if isinstance(one, dict)]
 
     def note(self, name: str, what: str, number: int, **facts: Any) -> None:
         """One line of history, appended and flushed."""

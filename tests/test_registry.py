@@ -228,6 +228,27 @@ def test_gc_keeps_what_is_needed_and_every_record(registry, tmp_path, capsys):
         registry.promote("agent", 1)
 
 
+def test_what_came_into_use_meanwhile_is_not_thrown_away(registry, tmp_path):
+    for salt in "123":
+        add(registry, tmp_path, salt)
+        registry.promote("agent")
+    (going,) = registry.collect("agent")
+    registry.promote("agent", going.number)
+    with pytest.raises(RegistryError, match="agent@1 is in use"):
+        registry.forget_weights(going)
+    assert registry.damage(registry.version("agent", 1)) == ""
+
+
+def test_a_line_of_history_that_was_cut_short_hides_no_other(registry, tmp_path):
+    add(registry, tmp_path, "1")
+    with open(registry.root / "agent" / "history.jsonl", "a") as file:
+        file.write('{"at": "2026-01-0')
+    registry.promote("agent")  # goes on in the cut line
+    registry.note("agent", "deployed", 1)
+    assert [one["what"] for one in registry.history("agent")] == ["added", "deployed"]
+    assert cli.main(["models", "agent"]) == 0
+
+
 # ── the commands ─────────────────────────────────────────────────────────────────────────────────────
 
 
