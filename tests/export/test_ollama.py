@@ -185,6 +185,9 @@ def test_a_template_that_is_not_regular_is_refused_not_approximated(tmp_path):
 def test_a_hostile_template_gets_nothing():
     with pytest.raises(TemplateError):
         derive("{{ ().__class__.__base__.__subclasses__() }}{{ messages[0].content }}")
+    for program in ("{{ 1 / 0 }}", "{% for n in range(10 ** 9) %}{{ n }}{% endfor %}"):
+        with pytest.raises(TemplateError):
+            render_jinja(program, [])
     with pytest.raises(TemplateError, match="strftime_now"):
         derive("{{ strftime_now('%d') }}{{ messages[0].content }}")
 
