@@ -7,7 +7,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("rusty", deadline=None)  # a busy machine is no fault of what is tested
+settings.load_profile("rusty")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
