@@ -307,7 +307,11 @@ class Workspace:
 
     def _note_changes(self, box: Sandbox, before: dict[str, bytes]) -> None:
         """Write down what a command did to the folder itself; what is protected is put back at once."""
-        after = box.files()
+        try:
+            after = box.files()
+        except OSError:
+            self.watcher.notice("the folder is too large now: what this changed cannot be undone")
+            return
         changes = []
         for path in sorted({*before, *after}):
             if before.get(path) != after.get(path):

@@ -5,12 +5,13 @@ import os
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from rusty_r2.agent.approval import Answer, Approval, kind_of
-from rusty_r2.agent.protected import is_protected
-from rusty_r2.agent.workspace import Unseen, Workspace
+from rusty_r2.agent.protected import PROTECTED, is_protected
+from rusty_r2.agent.workspace import LIMITS, Unseen, Workspace
 from rusty_r2.errors import ConfigError
 from rusty_r2.gym.sandbox import probe
 from rusty_r2.protocol import Cmd, Edit, Msg, render
@@ -352,3 +353,11 @@ def test_without_copies_the_question_comes_first_and_undo_still_works(folder):
         assert (folder / ".env").read_text() == "TOKEN=hush\n" and not list((folder / ".git/hooks").iterdir())
         work.undo()
     assert snapshot(folder) == before
+
+
+@needs_ns
+def test_a_folder_that_grew_too_large_to_remember_is_said(folder):
+    with place(folder, limits=replace(LIMITS, disk=1 << 20)) as work:
+        work._copies, work._box = False, work._open("rw", PROTECTED)
+        do(work, Cmd("head -c 700000 /dev/zero > a; head -c 700000 /dev/zero > b"))
+        assert any("cannot be undone" in line for line in work.seen.told)
