@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rusty_r2.agent.speech import disarmed
 from rusty_r2.data import rows as room
 from rusty_r2.data.validate import check_file
 from rusty_r2.errors import DataError
@@ -113,15 +114,23 @@ def render(tokenizer: Any, turns: Sequence[Row], *, reply: bool = False) -> list
 
 def heard(tokenizer: Any, row: Row) -> Row:
     """A row as the model hears it in use (agent/speech.py): ours has a role for what came of an action,
-    borrowed models hear it from the user."""
+    borrowed models hear it from the user, and nobody's words hold a mark of the template."""
     if "<|observation|>" in (tokenizer.chat_template or ""):
         return row
     return {name: _from_user(text) if isinstance(text, list) else text for name, text in row.items()}
 
 
 def _from_user(text: list[Any]) -> list[Any]:
-    answers = [isinstance(turn, dict) and turn.get("role") in ("tool", "observation") for turn in text]
-    return [{**turn, "role": "user"} if answer else turn for turn, answer in zip(text, answers, strict=True)]
+    return [_spoken(turn) if isinstance(turn, dict) else turn for turn in text]
+
+
+def _spoken(turn: Row) -> Row:
+    role, content = turn.get("role"), turn.get("content")
+    return {
+        **turn,
+        **({"role": "user"} if role in ("tool", "observation") else {}),
+        **({"content": disarmed(content)} if isinstance(content, str) else {}),
+    }
 
 
 def _turn(turn: Row) -> Row:
