@@ -12,6 +12,8 @@ from hypothesis import settings
 settings.register_profile("rusty", deadline=None)  # a busy machine is no fault of what is tested
 settings.load_profile("rusty")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if not Path("/dev/nvidiactl").exists():  # Triton reads this once, whoever imports it first
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -44,6 +44,12 @@ LIMITS = Limits(
 )  # fmt: skip
 """a person's projects need more room than the gym's tasks"""
 _WORD = re.compile(r"[\w./-]+")
+
+
+def _looks_named(word: str, there: Mapping[str, Path]) -> bool:
+    """Whether a word of a request means something that is there, and is not just a word."""
+    path = there.get(word.partition("/")[0])
+    return path is not None and ("." in word or "/" in word or path.is_dir())
 
 
 class Watcher(Protocol):
@@ -151,7 +157,7 @@ class Workspace:
             self.watcher.notice(f"shown with the request: {', '.join(code)}")
             return told
         there = {path.name: path for path in self.folder.glob("[!.]*")}
-        named = any(name.partition("/")[0] in there for name in names)
+        named = any(_looks_named(name, there) for name in names)
         return listed(name + "/" * path.is_dir() for name, path in there.items()) if named else ""
 
     def step(self, reply: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

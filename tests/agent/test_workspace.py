@@ -237,13 +237,14 @@ def test_files_that_a_request_names_are_shown_as_the_gym_shows_them(folder, tmp_
             "hello",
             "read .env",
             "read ../outside",
+            "read link",
             "read .git/config",
             "/etc/passwd .",
         ):
             assert work.reset(options={"query": query})[0] == query
         # anything but code is only listed: what it holds is for commands to find out
         (folder / "notes.txt").write_text("hush")
-        for query in ("read link", "count the lines of notes.txt"):
+        for query in ("count the lines of notes.txt", "is there a notes.txt?"):
             told, _ = work.reset(options={"query": query})
             assert told == f"{query}\n\nFILES: check.py link notes.txt total.py"
 

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
 import torch
 from torch import Tensor, nn
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from rusty_r2.lm import fused
 from rusty_r2.lm.rwkv import TinyRWKVLM, shifted

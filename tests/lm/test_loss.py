@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from rusty_r2.lm import loss, native
 from rusty_r2.lm.loss import linear_cross_entropy

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib.util import find_spec
 
 import pytest
 import torch
 from torch import Tensor
-
-if not torch.cuda.is_available():  # Triton's interpreter must be asked for before its kernels are defined
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from rusty_r2.lm import native
 from rusty_r2.lm.wkv import EMPTY, empty_state, wkv

@@ -111,9 +111,9 @@ def client():
     return Client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """A real browser."""
+    """A real browser; closed with its module, because its event loop would be in the way of other tests."""
     api = pytest.importorskip("playwright.sync_api", reason="to run this: pip install playwright")
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if (path := shutil.which(name))), None)
