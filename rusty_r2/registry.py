@@ -330,7 +330,7 @@ def artefact_digest(path: Path) -> str:
 
 def _take_in(artefact: Path, inside: Path) -> None:
     if artefact.is_file():
-        _link(artefact, inside / "model.gguf")
+        shutil.copyfile(artefact, inside / "model.gguf")
         return
     for path in sorted(artefact.rglob("*")):
         target = inside / path.relative_to(artefact)
@@ -338,15 +338,7 @@ def _take_in(artefact: Path, inside: Path) -> None:
             target.mkdir(parents=True, exist_ok=True)
         elif path.name not in (RECORD, files.CHECKSUMS):
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link(path, target)
-
-
-def _link(source: Path, target: Path) -> None:
-    """A second name for the same bytes where the disk can, a copy else; who writes anew writes beside."""
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copyfile(source, target)
+            shutil.copyfile(path, target)
 
 
 def _size(path: Path) -> int:

@@ -116,6 +116,16 @@ def test_exporting_over_the_file_does_not_change_what_was_taken_in(registry, tmp
     assert registry.resolve("agent").path.read_bytes().startswith(b"GGUF")
 
 
+def test_writing_into_the_file_does_not_change_what_was_taken_in(registry, tmp_path):
+    path = tiny_gguf(tmp_path / "a.gguf", salt="1")
+    kept = registry.add("agent", path, gate=green(path))
+    registry.promote("agent")
+    old = path.read_bytes()
+    with open(path, "r+b") as file:  # as `cp new a.gguf` does: the same file, other bytes
+        file.write(b"gone")
+    assert registry.resolve("agent").path.read_bytes() == old and kept is not None
+
+
 def test_adding_the_same_twice_is_one_version(registry, tmp_path):
     assert add(registry, tmp_path, "1") == add(registry, tmp_path, "1")
     assert len(registry.versions("agent")) == 1

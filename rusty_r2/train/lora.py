@@ -176,6 +176,8 @@ def _local(name: str, path: Path) -> Base:
             raise CheckpointError(
                 f"{path / 'adapter_config.json'} does not name its base: {error}"
             ) from error
+        if Path(str(under)).expanduser().resolve() == path.resolve():
+            raise CheckpointError(f"{path} names itself as its base. Give the real one: --base-model NAME")
         base = find_base(str(under))
         return Base(name, base.path, (*base.adapters, path))
     if not (path / "config.json").is_file():

@@ -243,3 +243,14 @@ def test_two_processes_take_the_same_steps_as_one(tiny_llama, tmp_path):
     assert one == pytest.approx(two, abs=1e-5) and len(one) == 3
     assert run.newest(tmp_path / "two").name == "step_000003"
     assert "worse" in json.loads((tmp_path / "two" / "run.json").read_text())
+
+
+def test_an_adapter_that_names_itself_as_its_base_is_one_line(tmp_path):
+    import json
+
+    from rusty_r2.errors import CheckpointError
+    from rusty_r2.train.lora import find_base
+
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path)}))
+    with pytest.raises(CheckpointError, match="names itself"):
+        find_base(str(tmp_path))
