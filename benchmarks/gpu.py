@@ -41,7 +41,7 @@ from rusty_r2.lm.rwkv import PRESETS, ModelConfig, TinyRWKVLM
 DIALS: dict[str, tuple[Any, str]] = {
     "mix forward": (triton_mix, "FORWARD"), "mix backward": (triton_mix, "BACKWARD"),
     "wkv block": (triton_wkv, "BLOCK"), "wkv stages": (triton_wkv, "STAGES"),
-    "wkv programs": (triton_wkv, "PROGRAMS"), "loss held": (triton_loss, "HELD"),
+    "wkv programs": (triton_wkv, "PROGRAMS"),
     "loss swept": (triton_loss, "SWEPT"), "loss chunk": (loss_module, "CHUNK_GPU"),
 }  # fmt: skip
 SHIPPED = {name: getattr(*dial) for name, dial in DIALS.items()}

@@ -207,7 +207,7 @@ def wkv(args: argparse.Namespace) -> None:
 
 
 def loss(args: argparse.Namespace) -> None:
-    """The turn of logits into their gradient, held in registers or swept, and the whole head."""
+    """The turn of logits into their gradient, and the whole head."""
     c = PRESETS[args.preset]
     tokens = args.batch * args.time
     many = 16384 if DEVICE == "cuda" else 4
@@ -218,16 +218,8 @@ def loss(args: argparse.Namespace) -> None:
     def turn() -> Tensor:
         return triton_loss.turn(logits, targets[:many], True)
 
-    third = triton_loss.HELD[0]
-    sweep("turn held", triton_loss, "HELD", [(third, 8), (third, 16), (third, 32)], turn, size)
-    held, triton_loss.HELD = triton_loss.HELD, (0, 0)
     blocks = list(product((2048, 4096, 8192), (4, 8, 16)))
-    sweep("turn swept", triton_loss, "SWEPT", blocks, turn, size)
-    swept = timed(turn)
-    triton_loss.HELD = held
-    if DEVICE == "cuda" and timed(turn) > swept:
-        triton_loss.HELD = (0, 0)
-        say("turn", chosen="swept")
+    sweep("turn", triton_loss, "SWEPT", blocks, turn, size)
     hidden = torch.randn(tokens, c.d_hidden, device=DEVICE, dtype=BF16, requires_grad=True)
     weight = torch.randn(c.vocab_size, c.d_hidden, device=DEVICE, requires_grad=True)
 

@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FORWARD = (4, 512, 3)
-BACKWARD = (16, 128, 2)
+FORWARD = (4, 256, 4)
+BACKWARD = (64, 128, 3)
 """Rows a program walks over, channels of a warp, and rows loaded ahead (benchmarks/gpu.py sweeps them)."""
 
 

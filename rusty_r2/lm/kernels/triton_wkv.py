@@ -19,7 +19,7 @@ from torch import Tensor
 from rusty_r2.lm.kernels.triton_mix import as_bytes
 
 EMPTY: tl.constexpr = tl.constexpr(-1e38)
-BLOCK = 64
+BLOCK = 128
 """Channels of a program: one warp, two neighbours a thread."""
 STAGES = 3
 """Tokens on their way from memory while one is worked on."""
