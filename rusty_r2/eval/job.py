@@ -9,10 +9,9 @@ test rows only where `--split test` asks for them.
 
 from __future__ import annotations
 
-import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,10 +19,11 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import tyro
 
-from rusty_r2.errors import ConfigError, DataError
+from rusty_r2.errors import ConfigError
 from rusty_r2.eval.kept import Kept
 from rusty_r2.eval.mind import Mind, Speech
 from rusty_r2.eval.progress import Bar
+from rusty_r2.lm.documents import records
 
 T = TypeVar("T")
 Measure = Literal["text", "actions", "gym", "commands", "code", "safety", "speed"]
@@ -141,16 +141,4 @@ def heldout_rows(config: EvalConfig, name: str) -> list[dict[str, Any]] | None:
 
 @lru_cache(maxsize=4)
 def _rows(path: Path) -> list[dict[str, Any]]:
-    return list(_read(path))
-
-
-def _read(path: Path) -> Iterator[dict[str, Any]]:
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}, line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise DataError(f"{path}, line {number} is not a JSON object")
-            yield row
+    return list(records(path))
