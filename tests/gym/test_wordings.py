@@ -6,10 +6,11 @@ from collections import Counter
 
 import pytest
 
-from rusty_r2.gym.families import FAMILIES
+from rusty_r2.gym.families import FAMILIES, Draw
 from rusty_r2.gym.families.base import part
 from rusty_r2.gym.families.functions import recipes
 from rusty_r2.gym.families.wordings import then, wordings
+from rusty_r2.gym.proof import lint
 
 PARTS = {
     "move.new_folder": 8,
@@ -87,3 +88,25 @@ def test_two_sentences_stay_two():
     assert then("move it to a", "The folder is new.") == "move it to a. The folder is new."
     assert then("Can you?", "It is new.") == "Can you? It is new."
     assert then("Do it.", "It is new.") == "Do it. It is new."
+
+
+SPEAKS_FOR = {"everywhere": "count_files", "write": "strings", "fix": "fix_operator"}
+"""a family that asks from a list which is not named after it"""
+
+
+@pytest.mark.parametrize(("name", "lines"), EVERY)
+def test_every_wording_makes_a_fair_task(name, lines, monkeypatch):
+    """Said in a task, each line leaves nothing to fill in and gives nothing away."""
+    family = FAMILIES[SPEAKS_FOR.get(name.partition(".")[0], name.partition(".")[0])]
+    unsaid = list(lines)
+
+    def say(_, *options):
+        return unsaid.pop() if options == lines and unsaid else options[0]
+
+    monkeypatch.setattr(Draw, "say", say)
+    for seed in range(8 * len(lines)):
+        for level in family.levels if unsaid else ():
+            task = family.make(seed, level, family.splits[0])
+            assert "$" not in task.prompt
+            assert list(lint(task)) == [], task.prompt
+    assert unsaid == []
