@@ -77,6 +77,11 @@ class Curriculum:
 
     def next(self) -> Task:
         """The next task to play."""
+        family, seed, level, split = self.draw()
+        return FAMILIES[family].make(seed, level, split)
+
+    def draw(self) -> tuple[str, int, int, str]:
+        """What `next` makes its task of: family, seed, level and split."""
         rng = random.Random(f"{self.config.seed}/{self.drawn}")
         self.drawn += 1
         lessons = self.open()
@@ -85,7 +90,7 @@ class Curriculum:
             place -= self.weight(lesson)
             if place <= 0:
                 break
-        return FAMILIES[lesson.family].make(int(rng.random() * 2**31), lesson.level, "train")
+        return lesson.family, int(rng.random() * 2**31), lesson.level, "train"
 
     def report(self, task: Task, passed: bool) -> None:
         """Say how a task went. A masked episode is not reported at all."""
