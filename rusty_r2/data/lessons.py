@@ -9,7 +9,6 @@ what a lesson asks for is in lessons.toml: one line for what is said, one for wh
 
 from __future__ import annotations
 
-import keyword
 import random
 import re
 import sys
@@ -20,8 +19,9 @@ from string import Template
 from typing import Any
 
 from rusty_r2.agent.prompt import SYSTEM
+from rusty_r2.data import refusals
 from rusty_r2.data.episode import Episode, Turn, say
-from rusty_r2.lm.tokenizer import CONTROL, Tokenizer
+from rusty_r2.data.names import Namer, vocabulary
 from rusty_r2.protocol import Action, Cmd, Edit, Msg
 
 if sys.version_info >= (3, 11):
@@ -29,9 +29,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+__all__ = ["Namer", "lessons", "vocabulary"]
 SOURCE = "lessons"
 _SLOT = re.compile(r"(?<!\$)\$([a-z]+\d*)")
-_WORD = re.compile(r" ?[A-Za-z]{2,14}")
 
 
 def lessons(words: Sequence[str], count: int, *, seed: int = 0) -> Iterator[Episode]:
@@ -44,71 +44,13 @@ def lessons(words: Sequence[str], count: int, *, seed: int = 0) -> Iterator[Epis
         (_new_file, 2),
         (_changed_file, 3),
         (_code, 5),
+        (refusals.refused, 3),
+        (refusals.granted, 3),
     )
     makers = [maker for maker, weight in kinds for _ in range(weight)]
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
         yield rng.choice(makers)(Namer(words, rng))
-
-
-def vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """Every token that is a word, each once, in a fixed order."""
-    said = (tokenizer.decode([token]) for token in range(len(CONTROL), len(tokenizer)))
-    return sorted({text.strip() for text in said if _WORD.fullmatch(text)})
-
-
-class Namer:
-    """Names that nobody can know by heart; `namer["file"]` is how lessons.toml asks for them."""
-
-    def __init__(self, words: Sequence[str], rng: random.Random) -> None:
-        self._words, self.rng = words, rng
-
-    def __getitem__(self, slot: str) -> str:
-        kind = slot.rstrip("0123456789")
-        return str(getattr(self, kind)())
-
-    def word(self) -> str:
-        word = self.rng.choice(self._words)
-        return word.lower() if self.rng.random() < 0.8 else word
-
-    def number(self) -> str:
-        return str(self.rng.randrange(10 ** self.rng.randint(1, 5)))
-
-    def name(self) -> str:
-        """A word, two words, a word with a number."""
-        chance, word = self.rng.random(), self.word()
-        if chance < 0.5:
-            return word
-        if chance < 0.75:
-            return word + self.rng.choice("___-") + self.word()
-        return (
-            word + self.rng.choice(("", "", "_", "-", "-v")) + self.number()
-            if chance < 0.9
-            else word + self.word()
-        )
-
-    def identifier(self) -> str:
-        """A name that Python takes."""
-        chance, word = self.rng.random(), self.word().lower()
-        if chance < 0.5:
-            return word + "_" * keyword.iskeyword(word)
-        return f"{word}_{self.word().lower()}" if chance < 0.85 else f"{word}{self.number()}"
-
-    def file(self) -> str:
-        usual = self.rng.random() < 0.8
-        return f"{self.name()}.{self.rng.choice(_texts()['ends']) if usual else self.word().lower()[:4]}"
-
-    def module(self) -> str:
-        return f"{self.identifier()}.py"
-
-    def folder(self) -> str:
-        return self.name() if self.rng.random() < 0.8 else f"{self.name()}/{self.word()}"
-
-    def path(self) -> str:
-        return f"{self.folder()}/{self.file()}"
-
-    def words(self) -> str:
-        return " ".join(self.word() for _ in range(self.rng.randint(2, 6)))
 
 
 @cache
