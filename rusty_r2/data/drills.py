@@ -2,12 +2,14 @@
 """Practice without end: rows for the trainer, made from nothing, none of them ever seen twice.
 
     rusty data drills --output-dir drills          copying lessons, and gym tasks with any words for names
+    rusty data drills --output-dir drills --episodes episodes.jsonl --text corpus --text-share 0.2
     rusty train supervised --data-dir drills
 
 A model that meets the same episode twice begins to know it by heart; here there is always another one.
 Gym tasks are those of the training split (held-out words stay out, by their hash) with their gold
 solution, not played: only tasks of a single action. Each worker makes, tokenises and packs; the rows lie in
-two arrays that are mapped, not read. Played episodes with their observations are data/episodes.py.
+two arrays that are mapped, not read: drills first, then played episodes (data/episodes.py), then plain text
+(data/prose.py), which the trainer deals out evenly.
 """
 
 from __future__ import annotations
@@ -17,31 +19,41 @@ import keyword
 import multiprocessing
 import os
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rusty_r2 import files
-from rusty_r2.data.episode import Episode, read
+from rusty_r2.data.episode import Episode, from_record
 from rusty_r2.data.lessons import lessons, vocabulary
 from rusty_r2.data.meter import Meter
 from rusty_r2.data.packed import Encoded, encode, pack
 from rusty_r2.data.played import asked
+from rusty_r2.data.prose import Prose
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.gym.families import FAMILIES
+from rusty_r2.gym.families.base import How
 from rusty_r2.gym.families.words import WORDS
 from rusty_r2.gym.proof import gold
-from rusty_r2.lm.tokenizer import Tokenizer
+from rusty_r2.gym.shown import Shown
+from rusty_r2.lm.documents import records
+from rusty_r2.lm.tokenizer import BOS, Tokenizer
 
 PART = 1000
 """episodes a worker makes at a time"""
 FIRST_SEED = 1 << 40
 """of gym tasks made here: far from those that are played"""
 MANIFEST = "drills.json"
+KINDS = ("drills", "episodes", "text")
+"""rows in the order in which they lie on the disk"""
+Out = tuple[IO[bytes], IO[bytes]]
+"""the files of ids and of what is learned"""
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,14 @@ class DrillsConfig:
     """an episodes file that goes into the same rows (rusty data episodes)"""
     times: int = 1
     """how often each of those episodes comes"""
+    text: tuple[str, ...] = ()
+    """plain text to mix in: corpus folders, text files or folders, JSONL, or `machine`"""
+    text_share: float = 0.2
+    """share of the rows that are plain text, where --text is given; every token of theirs is learned"""
+    shown_families: float = 1.0
+    """share of the training families that are demonstrated, by a hash; the others are left to PPO"""
+    shown_wordings: float = 1.0
+    """share of each family's training wordings that are"""
     seq_len: int = 1024
     """tokens of a row"""
     tokenizer_path: Path | None = None
@@ -70,6 +90,12 @@ class DrillsConfig:
             raise ConfigError("--lessons and --gym are counts, not both 0; --seq-len is at least 256")
         if self.episodes is not None and (self.times < 1 or not self.episodes.is_file()):
             raise ConfigError(f"{self.episodes} must be a file, --times 1 or more. Type: rusty data episodes")
+        Shown(self.shown_families, self.shown_wordings)  # refuses what is no share
+        if not 0 < self.text_share < 1:
+            raise ConfigError("--text-share is above 0 and below 1; leave out --text for no text")
+        for source in self.text:
+            if source != "machine" and not Path(source).exists():
+                raise ConfigError(f"--text {source} does not exist. Make a corpus: rusty data corpus")
 
 
 def build(config: DrillsConfig) -> str:
@@ -79,67 +105,130 @@ def build(config: DrillsConfig) -> str:
             f"{config.output_dir} holds other files, which would be lost. Type: --output-dir NEW_FOLDER"
         )
     words = Tokenizer.load(config.tokenizer_path)
-    jobs = [*_jobs("lesson", config.lessons, config), *_jobs("gym", config.gym, config)]
-    random.Random(config.seed).shuffle(jobs)
     with files.whole_folder(config.output_dir) as folder, Meter() as meter:
-        rows, made, tokens = _write(folder, jobs, config, meter)
+        made = _write(folder, words, config, meter)
         facts = {
-            "rows": rows,
+            "rows": sum(kind.rows for kind in made.values()),
             "seq_len": config.seq_len,
-            "episodes": made,
-            "tokens": tokens,
+            "kinds": {name: vars(kind) for name, kind in made.items()},
             "tokenizer": words.fingerprint,
             "lessons": config.lessons,
             "gym": config.gym,
+            "shown": [config.shown_families, config.shown_wordings],
             "file": files.digest(config.episodes) if config.episodes else "",
+            "text": list(config.text),
             "seed": config.seed,
         }
         files.write(folder / MANIFEST, json.dumps(facts, indent=1) + "\n")
-    told = f"{made:,} drills, {tokens:,} tokens in {rows:,} rows"
+    told = "\n".join(f"{name}: {kind}" for name, kind in made.items() if kind.rows)
     return f"{told}\n{config.output_dir}\nnext: rusty train supervised --data-dir {config.output_dir}"
+
+
+@dataclass
+class Kind:
+    """What there is of drills, episodes or text."""
+
+    rows: int = 0
+    pieces: int = 0
+    """whole conversations, or beginnings of documents"""
+    tokens: int = 0
+    learned: int = 0
+    """tokens that the loss counts"""
+    dropped: int = 0
+    """conversations longer than a row"""
+    passes: float = 1.0
+    """how often the same text comes"""
+
+    def add(self, ids: NDArray[np.uint16], own: NDArray[np.bool_], tokens: int, dropped: int = 0) -> None:
+        self.rows += len(ids)
+        self.pieces += int((ids == BOS).sum())
+        self.tokens += tokens
+        self.learned += int(own.sum())
+        self.dropped += dropped
+
+    def __str__(self) -> str:
+        told = f"{self.pieces:,} in {self.rows:,} rows, {self.tokens:,} tokens, {self.learned:,} learned"
+        told += f"; {self.dropped:,} were too long" if self.dropped else ""
+        return told + (f"; the same text comes {self.passes:.1f} times" if self.passes > 1 else "")
 
 
 def is_drills(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
-def open_drills(
-    folder: Path, tokenizer: Tokenizer, length: int
-) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
-    """The rows of a folder that was made with this tokenizer for this length, mapped."""
+@dataclass(frozen=True)
+class Drills:
+    """The rows of a folder, mapped."""
+
+    ids: NDArray[np.uint16]
+    own: NDArray[np.bool_]
+    kinds: dict[str, range]
+    """which rows are what"""
+    learned: float
+    """share of the tokens that the loss counts"""
+
+    def parts(self, first: float) -> tuple[list[range], list[range]]:
+        """The first share of every kind of rows, and the others."""
+        ends = [kind.start + int(len(kind) * first) for kind in self.kinds.values()]
+        starts = zip(self.kinds.values(), ends, strict=True)
+        pairs = [(range(kind.start, end), range(end, kind.stop)) for kind, end in starts]
+        return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+def open_drills(folder: Path, tokenizer: Tokenizer, length: int) -> Drills:
+    """The rows of a folder that was made with this tokenizer for this length."""
     facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     for name, ours in (("tokenizer", tokenizer.fingerprint), ("seq_len", length)):
         if facts.get(name) != ours:
             seen = f"{folder} was made with {name} {facts.get(name)}, not {ours}"
             raise ConfigError(f"{seen}. Make it again: rusty data drills")
-    shape = (int(facts["rows"]), length + 1)
     try:
+        made = {name: Kind(**facts["kinds"][name]) for name in KINDS}
+        shape = (sum(kind.rows for kind in made.values()), length + 1)
         ids = np.memmap(folder / "ids.u16", np.uint16, "r", shape=shape)
         own = np.memmap(folder / "own.u8", np.bool_, "r", shape=shape)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder} is damaged: {error}. Make it again: rusty data drills") from error
-    return ids, own
+    kinds, start = {}, 0
+    for name, kind in made.items():
+        kinds[name], start = range(start, start + kind.rows), start + kind.rows
+    tokens = sum(kind.tokens for kind in made.values())
+    return Drills(ids, own, kinds, sum(kind.learned for kind in made.values()) / max(1, tokens))
 
 
 @dataclass(frozen=True)
 class _Job:
     kind: str
+    """lesson, gym or file"""
     first: int
     count: int
-    seed: int
-    tokenizer: Path | None
-    length: int
+    config: DrillsConfig
+    records: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """of a file: where they stand, and what they are"""
 
 
 def _jobs(kind: str, count: int, config: DrillsConfig) -> Iterator[_Job]:
     for first in range(0, count, PART):
-        size = min(PART, count - first)
-        yield _Job(kind, first, size, config.seed, config.tokenizer_path, config.seq_len)
+        yield _Job(kind, first, min(PART, count - first), config)
 
 
-def _write(folder: Path, jobs: list[_Job], config: DrillsConfig, meter: Meter) -> tuple[int, int, int]:
-    workers = min(config.workers or os.cpu_count() or 1, len(jobs))
-    rows = made = tokens = 0
+def _file_jobs(config: DrillsConfig) -> Iterator[_Job]:
+    """The file's training episodes; workers check, tokenise and pack them."""
+    if config.episodes is None:
+        return
+    every = enumerate(records(config.episodes), 1)
+    ours = ((f"{config.episodes}:{at}", one) for at, one in every if (one.get("split") or "train") == "train")
+    first = 0
+    while some := list(islice(ours, PART)):
+        yield _Job("file", first, len(some), config, some)
+        first += len(some)
+
+
+def _write(folder: Path, words: Tokenizer, config: DrillsConfig, meter: Meter) -> dict[str, Kind]:
+    workers = config.workers or os.cpu_count() or 1
+    jobs = [*_jobs("lesson", config.lessons, config), *_jobs("gym", config.gym, config)]
+    random.Random(config.seed).shuffle(jobs)
+    made = {name: Kind() for name in KINDS}
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers are parallel already
     # spawned, not forked: the tokenizer's threads must not be copied
     with (
@@ -147,54 +236,82 @@ def _write(folder: Path, jobs: list[_Job], config: DrillsConfig, meter: Meter) -
         open(folder / "ids.u16", "wb") as ids_file,
         open(folder / "own.u8", "wb") as own_file,
     ):
-        for ids, own, episodes, size in pool.imap(_make, jobs):
-            ids_file.write(ids.tobytes())
-            own_file.write(own.tobytes())
-            rows, made, tokens = rows + len(ids), made + episodes, tokens + size
-            meter.show(f"{made:,} drills, {tokens:,} tokens")
-        for ids, own, episodes, size in _from_file(config):
-            ids_file.write(ids.tobytes())
-            own_file.write(own.tobytes())
-            rows, made, tokens = rows + len(ids), made + episodes, tokens + size
-    return rows, made, tokens
+        out = (ids_file, own_file)
+        for name, some in (("drills", iter(jobs)), ("episodes", _file_jobs(config))):
+            for ids, own, tokens, dropped in pool.imap(_make, some):
+                _put(out, ids, own)
+                made[name].add(ids, own, tokens, dropped)
+                meter.show(f"{made[name].pieces:,} {name}, {made[name].tokens:,} tokens")
+        _check(made)
+        if config.text:
+            meter.show("reading text")
+            prose = Prose.read(config.text, words, config.tokenizer_path, pool.imap)
+            _write_text(out, prose, made, config)
+    return made
 
 
-Part = tuple[NDArray[np.uint16], NDArray[np.bool_], int, int]
-"""rows, which of their tokens are learned, how many episodes and tokens they hold"""
+def _write_text(
+    out: tuple[IO[bytes], IO[bytes]], prose: Prose, made: dict[str, Kind], config: DrillsConfig
+) -> None:
+    """As many rows of text as make their share of all."""
+    others = made["drills"].rows + made["episodes"].rows
+    count = max(1, round(others * config.text_share / (1 - config.text_share)))
+    for ids in prose.rows(count, length=config.seq_len, seed=config.seed):
+        own = ids != BOS
+        own[:, 0] = False  # nothing comes before it
+        _put(out, ids, own)
+        made["text"].add(ids, own, ids.size - len(ids))
+    made["text"].passes = prose.passes(count, config.seq_len)
 
 
-def _from_file(config: DrillsConfig) -> Iterator[Part]:
-    """The episodes of the file, packed anew each time."""
-    if config.episodes is None:
-        return
-    words = Tokenizer.load(config.tokenizer_path)
-    fitting = [one for one in encode(words, read(config.episodes)) if len(one[0]) <= config.seq_len]
-    for time in range(config.times):
-        random.Random(f"{config.seed}/{time}/file").shuffle(fitting)
-        yield (*pack(fitting, config.seq_len), len(fitting), sum(len(one[0]) for one in fitting))
+def _put(out: Out, ids: NDArray[np.uint16], own: NDArray[np.bool_]) -> None:
+    out[0].write(ids.tobytes())
+    out[1].write(own.tobytes())
 
 
-def _make(job: _Job) -> Part:
-    """One worker's part."""
-    words, names = _words(job.tokenizer)
+def _check(made: dict[str, Kind]) -> None:
+    """Of a conversation some tokens are learned and some are not."""
+    for name, kind in made.items():
+        if kind.tokens and kind.learned in (0, kind.tokens):
+            share = 100 * kind.learned // kind.tokens
+            raise DataError(
+                f"{share}% of the {kind.tokens:,} tokens of {name} are supervised: the mask is wrong"
+            )
+
+
+def _make(job: _Job) -> tuple[NDArray[np.uint16], NDArray[np.bool_], int, int]:
+    """One worker's part: rows, which of their tokens are learned, tokens, episodes that were too long."""
+    config = job.config
+    words, names = _words(config.tokenizer_path)
+    made: Iterable[Episode]
     if job.kind == "lesson":
-        made = list(lessons(names, job.count, seed=job.seed * 1_000_003 + job.first))
+        made = lessons(names, job.count, seed=config.seed * 1_000_003 + job.first)
+    elif job.kind == "gym":
+        made = _tasks(_usable(config.tokenizer_path), job)
     else:
-        made = list(_tasks(_usable(job.tokenizer), job))
-    fitting: list[Encoded] = [one for one in encode(words, made) if len(one[0]) <= job.length]
-    random.Random(f"{job.seed}/{job.first}").shuffle(fitting)
-    ids, own = pack(fitting, job.length)
-    return ids, own, len(fitting), sum(len(one[0]) for one in fitting)
+        made = (from_record(record, where) for where, record in job.records)
+    every = list(encode(words, made))
+    fitting: list[Encoded] = [one for one in every if len(one[0]) <= config.seq_len]
+    rng = random.Random(f"{config.seed}/{job.first}")
+    packed: list[Encoded] = []
+    for _ in range(config.times if job.kind == "file" else 1):
+        rng.shuffle(fitting)
+        packed.append(pack(fitting, config.seq_len))
+    tokens = len(packed) * sum(len(one[0]) for one in fitting)
+    ids, own = (np.concatenate([one[i] for one in packed]) for i in (0, 1))
+    return ids, own, tokens, len(every) - len(fitting)
 
 
 def _tasks(names: tuple[str, ...], job: _Job) -> Iterator[Episode]:
     """`count` single-action tasks, families and levels in turn."""
-    able = [(family, level) for family in FAMILIES.values() for level in family.levels]
-    places = [(family, level) for family, level in able if "train" in family.splits]
-    number, made = FIRST_SEED + job.seed * 1_000_000_007 + 4 * job.first, 0
+    config = job.config
+    some = Shown(config.shown_families, config.shown_wordings)
+    how = How(wider=names, shown=some.wordings, judged=False)
+    places = [(FAMILIES[name], level) for name in some.names for level in FAMILIES[name].levels]
+    number, made = FIRST_SEED + config.seed * 1_000_000_007 + 4 * job.first, 0
     while made < job.count:
         family, level = places[number % len(places)]
-        task = family.make(number, level, "train", wider=names)
+        task = family.make(number, level, "train", how)
         number += 1
         if len(gold(task)) == 1:
             made += 1

@@ -36,10 +36,10 @@ from rusty_r2.data.played import asked, play, repairs
 from rusty_r2.data.sources import documents_of
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.gym import catalog
+from rusty_r2.gym.shown import Shown
 from rusty_r2.lm.documents import Document, files_below, is_jsonl, records
 from rusty_r2.lm.tokenizer import Tokenizer
 from rusty_r2.protocol import Msg
-from rusty_r2.task import Task
 
 SHARES = {"CMD": 0.42, "EDIT": 0.24, "STEPS": 0.1, "MSG": 0.1, "DEBUG": 0.05, "REPAIR": 0.04, "CHAT": 0.03}
 SHARES |= {"REFUSE": 0.02}
@@ -60,6 +60,10 @@ class EpisodesConfig:
     """the most episodes to write"""
     gym: int = 12_000
     """gym tasks to play"""
+    shown_families: float = 1.0
+    """share of the gym's training families that are demonstrated, by a hash; the others are left to PPO"""
+    shown_wordings: float = 1.0
+    """share of each family's training wordings that are"""
     lessons: int = 8_000
     """copying lessons (data/lessons.py)"""
     code: tuple[str, ...] = ("machine",)
@@ -76,6 +80,7 @@ class EpisodesConfig:
             raise ConfigError(
                 "--count must be at least 1; --gym, --lessons, --functions and --workers 0 or more"
             )
+        Shown(self.shown_families, self.shown_wordings)  # refuses what is no share
 
 
 def build(config: EpisodesConfig) -> str:
@@ -146,9 +151,10 @@ def collect(config: EpisodesConfig) -> Iterator[tuple[Episode, float]]:
     """Every episode that can be made, with its weight in the mix."""
     rng = random.Random(f"{config.seed}/collect")
     workers = config.workers or os.cpu_count() or 1
+    some = Shown(config.shown_families, config.shown_wordings)
     if config.gym:  # first: what can fail on a machine should fail early
-        tasks = catalog.tasks("train", seed=config.seed, count=config.gym)
-        yield from _weigh(play(tasks, seed=config.seed, source="gym", workers=workers), 50.0)
+        tasks = catalog.tasks("train", seed=config.seed, count=config.gym, some=some)
+        yield from _weigh(play(tasks, seed=config.seed, source="gym", workers=workers, some=some), 50.0)
     if config.lessons:
         names = vocabulary(Tokenizer.load())
         yield from _weigh(lessons(names, config.lessons, seed=config.seed), 10.0)
@@ -156,7 +162,7 @@ def collect(config: EpisodesConfig) -> Iterator[tuple[Episode, float]]:
     yield from _weigh(voice.refusals(), 1.0)
     for path in itertools.chain.from_iterable(files_below(_there(root)) for root in config.source):
         if is_jsonl(path):
-            yield from from_file(path, rng, seed=config.seed, workers=workers)
+            yield from from_file(path, rng, seed=config.seed, workers=workers, some=some)
     for source in config.code:
         yield from _weigh(itertools.islice(_from_code(source, rng), config.functions), 1.0)
 
@@ -179,25 +185,24 @@ class Origin:
         return cls(path, path.name.partition(".jsonl")[0], licence)
 
 
-def from_file(path: Path, rng: random.Random, *, seed: int, workers: int) -> Iterator[tuple[Episode, float]]:
+def from_file(
+    path: Path, rng: random.Random, *, seed: int, workers: int, some: Shown | None = None
+) -> Iterator[tuple[Episode, float]]:
     """The episodes of one JSONL file, whatever its rows are."""
     origin = Origin.of(path)
     if coding.is_coding(next(records(path), {})):
-        yield from _from_tasks(list(coding.tasks(path)), origin, seed=seed, workers=workers)
+        tasks = list(coding.tasks(path))
+        source, licence = origin.source, origin.licence
+        untested = (asked(task, source, licence) for task in tasks if not coding.is_played(task))
+        yield from _weigh(untested, 3.0)
+        tested = (task for task in tasks if coding.is_played(task))
+        played = play(tested, seed=seed, source=source, licence=licence, workers=workers, some=some)
+        yield from _weigh(played, 5.0)
         return
     told: set[str] = set()
     for number, row in enumerate(records(path), 1):
         if row.get("split", "train") == "train" and not row.get("intercode_overlap"):
             yield from from_row(row, rng, told, origin, number)
-
-
-def _from_tasks(
-    tasks: list[Task], origin: Origin, *, seed: int, workers: int
-) -> Iterator[tuple[Episode, float]]:
-    source, licence = origin.source, origin.licence
-    yield from _weigh((asked(task, source, licence) for task in tasks if not coding.is_played(task)), 3.0)
-    tested = (task for task in tasks if coding.is_played(task))
-    yield from _weigh(play(tested, seed=seed, source=source, licence=licence, workers=workers), 5.0)
 
 
 def from_row(

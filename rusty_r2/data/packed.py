@@ -12,7 +12,7 @@ seed, the step and the row's number alone (as in data/shards.py).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -32,15 +32,29 @@ Encoded = tuple[NDArray[np.uint16], NDArray[np.bool_]]
 
 
 class PackedRows:
-    """Rows that are there already, in memory or on disk: `ids` and which of them are Rusty's `own`."""
+    """Rows that are there already, in memory or on disk: `ids` and which of them are Rusty's `own`.
 
-    def __init__(self, ids: NDArray[np.uint16], own: NDArray[np.bool_], *, batch: int, seed: int = 0) -> None:
+    `kinds` are ranges of rows that are shuffled apart and then dealt out evenly: where a fifth of the rows
+    are of one kind, so are a fifth of those of any step, give or take one. By default all are of one.
+    """
+
+    def __init__(
+        self,
+        ids: NDArray[np.uint16],
+        own: NDArray[np.bool_],
+        *,
+        batch: int,
+        seed: int = 0,
+        kinds: Sequence[range] = (),
+    ) -> None:
         self._ids, self._own, self.batch, self.seed = ids, own, batch, seed
+        self._kinds = [kind for kind in kinds or [range(len(ids))] if kind]
+        self._orders: dict[int, NDArray[np.int64]] = {}
 
     @property
     def count(self) -> int:
         """Rows in an epoch."""
-        return len(self._ids)
+        return sum(map(len, self._kinds))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -50,13 +64,20 @@ class PackedRows:
         """The rows numbered `which` of step 0, 1, …"""
         which = range(self.batch) if which is None else which
         places = [divmod(step * self.batch + row, self.count) for row in which]
-        orders = {epoch: self._order(epoch) for epoch in {epoch for epoch, _ in places}}
-        chosen = [int(orders[epoch][at]) for epoch, at in places]
+        wanted, known = {epoch for epoch, _ in places}, self._orders
+        self._orders = {epoch: known[epoch] if epoch in known else self._order(epoch) for epoch in wanted}
+        chosen = [int(self._orders[epoch][at]) for epoch, at in places]
         ids, own = self._ids[chosen].astype(np.int64), self._own[chosen].astype(np.bool_)
-        return Rows(ids[:, :-1], ids[:, 1:], own[:, 1:], ids[:, :-1] == BOS)
+        reset = ids[:, :-1] == BOS
+        reset[:, 0] = True  # plain text may begin in the middle
+        return Rows(ids[:, :-1], ids[:, 1:], own[:, 1:], reset)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        return np.random.default_rng([self.seed, epoch]).permutation(self.count)
+        random = np.random.default_rng([self.seed, epoch])
+        rows = np.concatenate([kind.start + random.permutation(len(kind)) for kind in self._kinds])
+        places = np.concatenate([(np.arange(len(kind)) + 0.5) / len(kind) for kind in self._kinds])
+        dealt: NDArray[np.int64] = rows[np.argsort(places, kind="stable")]
+        return dealt
 
 
 class EpisodeRows(PackedRows):

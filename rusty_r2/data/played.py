@@ -22,18 +22,19 @@ from rusty_r2.errors import DataError, ProtocolError
 from rusty_r2.gym.env import CodingEnv, EnvConfig, asks, opening
 from rusty_r2.gym.families import mutate
 from rusty_r2.gym.proof import gold
+from rusty_r2.gym.shown import Shown
 from rusty_r2.protocol import Action, Cmd, Edit, Msg, parse, render
 from rusty_r2.task import Task, Tree
 
-MUTATIONS: tuple[mutate.Mutation, ...] = (
-    mutate.operator,
-    mutate.constant,
-    mutate.comparison,
-    mutate.call,
-    mutate.returned,
-    mutate.grammar,
-)
-"""faults of the training families only: those of held-out families must stay unseen"""
+MUTATIONS: dict[str, mutate.Mutation] = {
+    "fix_operator": mutate.operator,
+    "fix_constant": mutate.constant,
+    "fix_comparison": mutate.comparison,
+    "fix_call": mutate.call,
+    "fix_return": mutate.returned,
+    "fix_grammar": mutate.grammar,
+}
+"""faults of the training families, by family: those of held-out families must stay unseen"""
 EARLY = ("Done.", "Should work now.", "On it.", "That looks easy.", "Which file?", "Let me think.")
 TURNS = 8
 PATIENCE = 20
@@ -48,19 +49,28 @@ class Chances:
     early: float = 0.03
     wrong: float = 0.15
     look: float = 0.02
+    faults: tuple[mutate.Mutation, ...] = tuple(MUTATIONS.values())
+    """what a wrong edit may have"""
 
 
 def play(
-    tasks: Iterable[Task], *, seed: int, source: str, licence: str = "AGPL-3.0-or-later", workers: int = 2
+    tasks: Iterable[Task],
+    *,
+    seed: int,
+    source: str,
+    licence: str = "AGPL-3.0-or-later",
+    workers: int = 2,
+    some: Shown | None = None,
 ) -> Iterator[Episode]:
     """One episode a task, in the tasks' order; those that cannot be solved here are left out."""
     local = threading.local()
+    faults = tuple(way for name, way in MUTATIONS.items() if some is None or some.has(name))
 
     def one(task: Task) -> Episode | None:
         if not hasattr(local, "env"):
             local.env = CodingEnv([task], EnvConfig(max_turns=TURNS))
         rng = random.Random(f"{seed}/{task.name}")
-        found = play_one(local.env, task, rng, Chances(), source=source, licence=licence)
+        found = play_one(local.env, task, rng, Chances(faults=faults), source=source, licence=licence)
         return found or play_one(local.env, task, rng, Chances(0, 0, 0, 0), source=source, licence=licence)
 
     missed = 0
@@ -153,7 +163,7 @@ def _script(task: Task, rng: random.Random, chances: Chances) -> tuple[str, list
         return ("REPAIR" if early else kind), [*early, *script]
     chance -= chances.early
     if chance < chances.wrong:
-        wrong = _wrong(task, actions, rng)
+        wrong = _wrong(task, actions, rng, chances.faults)
         return ("DEBUG" if wrong else kind), [*([wrong] if wrong else []), *script]
     chance -= chances.wrong
     if chance < chances.look and isinstance(task.check, Tree):
@@ -161,12 +171,14 @@ def _script(task: Task, rng: random.Random, chances: Chances) -> tuple[str, list
     return kind, script
 
 
-def _wrong(task: Task, actions: list[Action], rng: random.Random) -> Turn | None:
+def _wrong(
+    task: Task, actions: list[Action], rng: random.Random, faults: tuple[mutate.Mutation, ...]
+) -> Turn | None:
     """A plausible wrong edit in place of the first one, where gold is one edit of Python."""
     first = actions[0]
     if len(actions) != 1 or not isinstance(first, Edit) or not first.path.endswith(".py"):
         return None
-    for mutation in rng.sample(MUTATIONS, len(MUTATIONS)):
+    for mutation in rng.sample(faults, len(faults)):
         broken = [text for text in itertools.islice(mutation(first.content), 8) if text != first.content]
         broken = [text for text in broken if text != task.files.get(first.path)]
         if broken:

@@ -98,6 +98,10 @@ class Shards:
         start, end = int(self._starts[number]), int(self._starts[number + 1])
         return self._read(start, end - start).astype(np.int64)
 
+    def everything(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+        """All documents end to end as they lie on the disk, and the size of each."""
+        return np.concatenate(self._tokens), np.diff(self._starts)
+
     @property
     def steps_per_epoch(self) -> int:
         """Steps (rounded up, or whole with `carry`) after which every window was seen once."""

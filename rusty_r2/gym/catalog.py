@@ -29,7 +29,9 @@ from rich.table import Table
 from rusty_r2.errors import TaskError
 from rusty_r2.gym.env import TASKS, CodingEnv, EnvConfig
 from rusty_r2.gym.families import FAMILIES, SPLITS, Family, fingerprint
+from rusty_r2.gym.families.base import How
 from rusty_r2.gym.proof import faults, gold
+from rusty_r2.gym.shown import Shown
 from rusty_r2.protocol import render
 from rusty_r2.task import Task, index
 
@@ -70,8 +72,16 @@ def tasks(
     count: int | None = None,
     families: Sequence[str] | None = None,
     difficulty: int | Sequence[int] | None = None,
+    some: Shown | None = None,
 ) -> Iterator[Task]:
-    """Different tasks of a split, families and levels in turn; endless without `count`, until none is new."""
+    """Different tasks of a split, families and levels in turn; endless without `count`, until none is new.
+
+    With `some`, only training tasks that may be demonstrated.
+    """
+    if some is not None and split == "train":
+        wanted = [name for name in families or some.names if name in FAMILIES and some.has(name)]
+        lessons = _lessons(split, wanted, difficulty)
+        return itertools.islice(_distinct(lessons, split, seed, How(shown=some.wordings)), count)
     lessons = _lessons(split, families, difficulty)
     return itertools.islice(_distinct(lessons, split, seed), count)
 
@@ -94,13 +104,15 @@ def _lessons(
     return lessons
 
 
-def _distinct(lessons: list[tuple[Family, int]], split: str, seed: int) -> Iterator[Task]:
+def _distinct(
+    lessons: list[tuple[Family, int]], split: str, seed: int, how: How | None = None
+) -> Iterator[Task]:
     seen: set[str] = set()
     places = dict.fromkeys(lessons, seed * 1_000_003)
     while places:
         for family, level in list(places):
             for _ in range(PATIENCE):
-                task = family.make(places[family, level], level, split)
+                task = family.make(places[family, level], level, split, how)
                 places[family, level] += 1
                 mark = fingerprint(task)
                 if mark not in seen:

@@ -154,17 +154,21 @@ def open_episodes(path: Path, words: Tokenizer, ask: Ask) -> Data:
 
 
 def open_rows(folder: Path, words: Tokenizer, ask: Ask) -> Data:
-    """Drills; the first of a hundred rows are held out."""
+    """Drills; the first hundredth of every kind of rows is held out."""
     if ask.carry:
         raise ConfigError(
             f"{folder} holds drills: nothing goes on from one to the next. Leave out --carry-state"
         )
-    ids, own = open_drills(folder, words, ask.length)
-    kept = len(ids) // 100
-    train = PackedRows(ids[kept:], own[kept:], batch=ask.rows, seed=ask.seed)
-    held_out = _measured(PackedRows(ids[:kept], own[:kept], batch=EVAL_ROWS), words, ask) if kept else None
+    drills = open_drills(folder, words, ask.length)
+    first, others = drills.parts(HELD_OUT)
+    train = PackedRows(drills.ids, drills.own, batch=ask.rows, seed=ask.seed, kinds=others)
+    kept = PackedRows(drills.ids, drills.own, batch=EVAL_ROWS, kinds=first)
+    held_out = _measured(kept, words, ask) if kept.count else None
+    note = f"{drills.learned:.0%} of the tokens are supervised"
+    if text := len(drills.kinds["text"]):
+        note += f"; {text / len(drills.ids):.0%} of the rows are plain text"
     fingerprint = f"{digest(folder / files.CHECKSUMS)[:12]}-{words.fingerprint}-{ask.length}"
-    return Data(train, held_out, train.count * ask.length, fingerprint)
+    return Data(train, held_out, train.count * ask.length, fingerprint, note)
 
 
 def _held_out_episodes(words: Tokenizer, episodes: list[Episode], ask: Ask) -> HeldOut | None:

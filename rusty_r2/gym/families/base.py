@@ -8,7 +8,8 @@ and every Python. Two lines keep training apart from evaluation:
     by parameters   in the others one word in four (by its hash, so in every pool alike), every fifth number
                     and every fourth wording belong to the held-out split only
 
-`Draw` is where the second line is drawn; families only ask it for words, numbers and wordings.
+`Draw` is where the second line is drawn; families only ask it for words, numbers, wordings. A third line, in
+training alone, can part what is demonstrated from what is only played: gym/shown.py.
 The pools are in words.py, names are made of them in names.py, wordings are in wordings.toml; the families are
 in write.py, fix.py, files.py, text.py and ask.py.
 """
@@ -21,7 +22,7 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 from rusty_r2.errors import TaskError
@@ -39,16 +40,29 @@ class AnyWord(tuple[str, ...]):
         return max(map(len, self))
 
 
+@dataclass(frozen=True)
+class How:
+    """What practice changes about a draw; tasks that are played and named again leave it alone."""
+
+    wider: tuple[str, ...] = ()
+    """words that stand in for the long list"""
+    shown: float = 1.0
+    """the share of each list's training wordings that may be said"""
+    judged: bool = True
+    """False: nobody will run the hidden cases, so they need not be the sharpest"""
+
+
 class Draw:
     """A seeded source of choices that keeps the held-out part of every pool out of training."""
 
-    def __init__(self, key: str, split: str, level: int, wider: tuple[str, ...] = ()) -> None:
+    def __init__(self, key: str, split: str, level: int, how: How | None = None) -> None:
         # Only random() is used: its sequence is promised to stay the same from version to version.
         self._rng = random.Random(key)
         self.held = split == "heldout"
         self.level = level
+        self.how = how or How()
         self.new_wording = False
-        self._wider = wider
+        self.rank = 0.0  # the highest of the training wordings said, see `ranks`
 
     def below(self, n: int) -> int:
         return int(self._rng.random() * n)
@@ -74,8 +88,8 @@ class Draw:
 
     def _mine(self, pool: Sequence[str]) -> tuple[str, ...]:
         """This split's part of a pool, or of the wider one that stands in for it."""
-        if self._wider and isinstance(pool, AnyWord):
-            return _side(_up_to(self._wider, pool.longest), self.held)
+        if self.how.wider and isinstance(pool, AnyWord):
+            return _side(_up_to(self.how.wider, pool.longest), self.held)
         return _side(pool, self.held)
 
     def words(self, pool: Sequence[str], count: int) -> list[str]:
@@ -90,19 +104,44 @@ class Draw:
 
     def number(self, low: int, high: int) -> int:
         """A parameter in [low, high] of this split's numbers."""
-        numbers = [n for n in range(low, high + 1) if (n % 5 == 3) == self.held]
-        return self.any(numbers if high - low >= 9 else range(low, high + 1))
+        return self.any(_numbers(low, high, self.held))
 
     def say(self, *wordings: str) -> str:
         """One of this family's wordings; the fourth, eighth, ... are never seen in training."""
         fresh = self.held and len(wordings) > 3 and self.chance(0.5)
         self.new_wording |= fresh
-        return self.any(part(wordings, held=fresh))
+        if self.held:
+            return self.any(part(wordings, held=fresh))
+        said, rank = self.any(_ranked(wordings, self.how.shown))
+        self.rank = max(self.rank, rank)
+        return said
 
 
 def part(pool: Sequence[T], *, held: bool) -> list[T]:
     """Every fourth item, or all the others; a pool too small to divide stays whole."""
     return [item for i, item in enumerate(pool) if (i % 4 == 3) == held] if len(pool) > 3 else list(pool)
+
+
+def ranks(wordings: Sequence[str]) -> dict[str, float]:
+    """The training wordings of a list, each with its place by hash, from 0 up to below 1.
+
+    A share of them is always those below that number: the same ones on every machine, never none.
+    """
+    mine = part(wordings, held=False)
+    order = sorted(mine, key=lambda line: hashlib.blake2b(line.encode(), digest_size=8).digest())
+    places = {line: round(place / len(order), 3) for place, line in enumerate(order)}
+    return {line: places[line] for line in mine}
+
+
+@lru_cache(4096)
+def _ranked(wordings: tuple[str, ...], share: float) -> list[tuple[str, float]]:
+    return [(line, rank) for line, rank in ranks(wordings).items() if rank < share]
+
+
+@lru_cache(4096)
+def _numbers(low: int, high: int, held: bool) -> tuple[int, ...]:
+    whole = range(low, high + 1)
+    return tuple(n for n in whole if (n % 5 == 3) == held) if high - low >= 9 else tuple(whole)
 
 
 def is_held(word: str) -> bool:
@@ -116,8 +155,6 @@ _KEPT: dict[tuple[int, int], tuple[Sequence[str], tuple[str, ...]]] = {}
 
 
 def _part(pool: Sequence[str], kind: int, keep: Callable[[str], bool]) -> tuple[str, ...]:
-    if len(pool) < LONG:  # perhaps made for one draw: not worth keeping
-        return tuple(word for word in pool if keep(word))
     found = _KEPT.get((id(pool), kind))
     if found is None or found[0] is not pool:
         found = _KEPT[id(pool), kind] = (pool, tuple(word for word in pool if keep(word)))
@@ -125,7 +162,14 @@ def _part(pool: Sequence[str], kind: int, keep: Callable[[str], bool]) -> tuple[
 
 
 def _side(pool: Sequence[str], held: bool) -> tuple[str, ...]:
+    if len(pool) < LONG:  # perhaps made for one draw: kept by its words
+        return _short_side(tuple(pool), held)
     return _part(pool, int(held), lambda word: is_held(word) == held)
+
+
+@lru_cache(1024)
+def _short_side(pool: tuple[str, ...], held: bool) -> tuple[str, ...]:
+    return tuple(word for word in pool if is_held(word) == held)
 
 
 def _up_to(pool: tuple[str, ...], longest: int) -> tuple[str, ...]:
@@ -150,15 +194,13 @@ class Family:
     def splits(self) -> tuple[str, ...]:
         return SPLITS if self.split == "train" else ("heldout",)
 
-    def make(
-        self, seed: int, difficulty: int = 1, split: str = "train", *, wider: tuple[str, ...] = ()
-    ) -> Task:
-        """The task of this seed; `wider` stands in for the long list of words."""
+    def make(self, seed: int, difficulty: int = 1, split: str = "train", how: How | None = None) -> Task:
+        """The task of this seed; its name makes it again, unless `how` is given."""
         if difficulty not in self.levels:
             raise TaskError(f"{self.name} has levels {list(self.levels)}, not {difficulty}")
         if split not in self.splits:
             raise TaskError(f"{self.name} makes tasks of {' and '.join(self.splits)} only, not {split!a}")
-        draw = Draw(f"{self.name}/{difficulty}/{split}/{seed}", split, difficulty, wider)
+        draw = Draw(f"{self.name}/{difficulty}/{split}/{seed}", split, difficulty, how)
         task = self.draw(draw)
         return replace(
             task,
@@ -166,8 +208,16 @@ class Family:
             family=self.name,
             difficulty=difficulty,
             split=split,
-            tags=(self.kind, *(["new_wording"] if draw.new_wording else [])),
+            tags=(self.kind, *(["new_wording"] if draw.new_wording else []), *_rank_tag(draw)),
         )
+
+
+RANK = "wording:"
+"""begins the tag that says how high the wordings of a training task rank"""
+
+
+def _rank_tag(draw: Draw) -> list[str]:
+    return [] if draw.held else [f"{RANK}{draw.rank}"]
 
 
 def fingerprint(task: Task) -> str:
