@@ -12,11 +12,17 @@ import pytest
 
 pytest.importorskip("tokenizers", reason="needs the train extra")
 
+from rusty_r2.data import corpus
+from rusty_r2.data.corpus import CorpusConfig
+from rusty_r2.data.dedup import rank_of
 from rusty_r2.data.drills import DrillsConfig, build, is_drills, open_drills
 from rusty_r2.data.lessons import lessons
+from rusty_r2.data.packed import PackedRows
+from rusty_r2.data.prose import Prose
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.gym.families import FAMILIES
 from rusty_r2.gym.families.base import How, is_held
+from rusty_r2.gym.shown import Shown
 from rusty_r2.lm.tokenizer import ASSISTANT, BOS, Tokenizer
 
 WORDS = ("quark", "lantern", "Vortex", "mango", "pickle")
@@ -65,6 +71,81 @@ def test_an_episodes_file_goes_into_the_same_rows(tmp_path: Path) -> None:
     assert int((np.asarray(ids) == BOS).sum()) == 5 + 3 * 10
     with pytest.raises(ConfigError, match="must be a file"):
         DrillsConfig(tmp_path / "d", episodes=tmp_path / "none.jsonl")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents of one word said many times, so that a row tells where it comes from."""
+    file = tmp_path_factory.mktemp("text") / "many.jsonl"
+    lines = [{"text": f"{word}{at} " * 150} for at, word in enumerate(["river", "stone"] * 100)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def test_text_has_its_share_of_the_rows_and_of_every_step(text: Path, tmp_path: Path) -> None:
+    made = tmp_path / "d"
+    build(DrillsConfig(made, lessons=300, gym=0, text=(str(text),), text_share=0.25, seq_len=256, workers=1))
+    drills = open_drills(made, Tokenizer.load(), 256)
+    rows = drills.kinds["text"]
+    assert len(rows) == round(len(drills.kinds["drills"]) / 3)
+    assert rows.stop == len(drills.ids) == len(drills.own)
+    ids, own = np.asarray(drills.ids)[rows.start :], np.asarray(drills.own)[rows.start :]
+    assert np.array_equal(own[:, 1:], ids[:, 1:] != BOS), "every token of a text is learned"
+    first, others = drills.parts(0.1)
+    source = PackedRows(drills.ids, drills.own, batch=16, kinds=others)
+    assert not {row for kind in first for row in kind} & {row for kind in others for row in kind}
+    shares = []
+    for step in range(source.count // 16):
+        part = source.rows(step)
+        shares.append(int((part.mask.mean(axis=1) > 0.9).sum()))
+        assert part.reset[:, 0].all()
+    assert len(shares) > 3 and set(shares) <= {3, 4, 5}
+
+
+def test_no_text_comes_again_before_all_of_it_came(text: Path) -> None:
+    prose = Prose.read([str(text)], Tokenizer.load(), None, map)
+    windows = (len(prose.tokens) - 1) // 256
+    twice = np.concatenate(list(prose.rows(2 * windows, length=256, seed=0)))
+    assert twice.shape == (2 * windows, 257)
+    assert prose.passes(2 * windows, 256) == 2
+    for epoch in (twice[:windows], twice[windows:]):
+        met = np.bincount(epoch[:, 1:].ravel(), minlength=1 << 16)
+        assert (met <= np.bincount(prose.tokens, minlength=1 << 16)).all()
+    assert not np.array_equal(twice[:windows], twice[windows:])
+
+
+def test_documents_that_a_corpus_holds_out_are_left_out(text: Path, tmp_path: Path) -> None:
+    words = Tokenizer.load()
+    texts = [json.loads(line)["text"] for line in text.read_text().splitlines()]
+    held = {one for one in texts if rank_of(one) < CorpusConfig.heldout}
+    read = Prose.read([str(text)], words, None, map)
+    assert held and len(read.sizes) == len(texts) - len(held)
+    corpus.build(CorpusConfig(source=(str(text),), output_dir=tmp_path / "c", alike=2, wrapped=0))
+    again = Prose.read([str(tmp_path / "c")], words, None, map)
+    assert sorted(again.sizes) == sorted(read.sizes)
+    assert not any(one[:20] in words.decode(map(int, read.tokens)) for one in held)
+
+
+def test_text_that_is_not_there_or_is_too_short_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        DrillsConfig(tmp_path / "d", text=("nowhere",))
+    with pytest.raises(ConfigError, match="--text-share"):
+        DrillsConfig(tmp_path / "d", text_share=1.0)
+    (tmp_path / "short.txt").write_text("only a few words, and no more than that")
+    with pytest.raises(DataError, match="Give --text more"):
+        build(DrillsConfig(tmp_path / "d", lessons=5, gym=0, text=(str(tmp_path / "short.txt"),), workers=1))
+
+
+def test_what_is_not_shown_is_in_no_drill(tmp_path: Path) -> None:
+    some = Shown(0.5, 0.5)
+    config = DrillsConfig(
+        tmp_path / "d", lessons=0, gym=150, shown_families=0.5, shown_wordings=0.5, seq_len=512, workers=1
+    )
+    build(config)
+    words = Tokenizer.load()
+    said = words.decode(int(one) for one in np.asarray(open_drills(tmp_path / "d", words, 512).ids).ravel())
+    assert re.search(r"\bmv\b", said) is None, "rename and move are not among the shown half"
+    assert {"rename", "move"}.isdisjoint(some.names)
 
 
 def test_drills_of_another_length_or_a_cut_file_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 
 from rusty_r2.errors import ConfigError
-from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig
+from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig, worth
 from rusty_r2.gym.families import FAMILIES
+from rusty_r2.gym.shown import wording_rank
 
 FEW = ("rename", "sort", "find_file")
 
@@ -43,6 +44,46 @@ def test_it_draws_where_success_is_neither_rare_nor_certain():
     drawn = Counter(task.family for task in learn(curriculum, 200, lambda task: outcomes[task.family]()))
     assert drawn["sort"] > 2 * drawn["rename"] > 0
     assert drawn["sort"] > 2 * drawn["find_file"] > 0
+
+
+def test_rare_success_is_worth_more_than_rare_failure_and_certainty_nothing():
+    assert worth(1 / 3) == pytest.approx(1)
+    assert worth(0.05) > 3 * worth(0.95) > 0
+    assert worth(0) == worth(1) == 0
+
+
+def test_wordings_that_fail_at_times_come_more_often_than_those_that_never_do():
+    """As after demonstrations of half the wordings."""
+    curriculum = Curriculum(CurriculumConfig(families=("rename",), max_difficulty=1))
+    flip = iter(range(10_000))
+
+    def passes(task):
+        return wording_rank(task) < 0.5 or next(flip) % 3 == 0
+
+    learn(curriculum, 120, passes)
+    new = sum(wording_rank(task) >= 0.5 for task in learn(curriculum, 200, passes))
+    plain = sum(wording_rank(FAMILIES["rename"].make(seed, 1)) >= 0.5 for seed in range(200))
+    assert new > 1.4 * plain
+
+
+def test_nothing_is_given_up_for_good():
+    curriculum = Curriculum(CurriculumConfig(families=FEW, max_difficulty=1))
+    learn(curriculum, 600, lambda task: task.family != "sort")
+    drawn = Counter(task.family for task in learn(curriculum, 400, lambda task: task.family != "sort"))
+    assert min(drawn[family] for family in FEW) > 0
+
+
+def test_a_state_from_before_there_were_parts_is_read():
+    curriculum = Curriculum(CurriculumConfig(families=FEW))
+    old = {"family": "sort", "level": 1, "seen": 30, "rate": 0.5}
+    curriculum.load_state_dict({"drawn": 30, "lessons": [old]})
+    assert curriculum.lessons["sort", 1].rate == 0.5 and curriculum.next()
+
+
+def test_names_may_come_from_more_words():
+    wider = tuple(f"zz{letter}{other}" for letter in "abcdefghij" for other in "abcdefghij")
+    tasks = learn(Curriculum(CurriculumConfig(families=("rename",)), wider=wider), 20)
+    assert sum("zz" in task.prompt for task in tasks) > 10
 
 
 def test_stopping_and_going_on_is_never_having_stopped():
