@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Many episodes played side by side: one model writes all the replies, the gym's threads carry them out.
 
-`Players.play` keeps every slot busy: while some rows write their next token together, others wait for
+`Players.play` keeps every slot busy: while some rows write their next tokens together, others wait for
 the sandbox, and a finished slot takes the next task. A row's memory is its state, so nothing is read
 twice; the system prompt is read once and its state copied. Tokens, their log-probabilities and which
 words were possible are kept as they were sampled: training never decodes and encodes again.
 What an episode says depends on its task, its number and the weights alone, not on who else is playing.
+Two pens write: a plain one, a token at a time with any mask, and on a GPU lm/scribe.py, a stretch at a time.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import numpy as np
 
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.gym.env import EnvConfig
-from rusty_r2.gym.vector import Step, VectorEnv
+from rusty_r2.gym.farm import open_envs
+from rusty_r2.gym.vector import Step
 from rusty_r2.lm.chat import encode_turn, open_chat, open_reply
-from rusty_r2.lm.engine import Engine, State
+from rusty_r2.lm.decoding import Pen, PlainPen
+from rusty_r2.lm.engine import Engine
 from rusty_r2.lm.sampling import Mask, Sampling
 from rusty_r2.lm.tokenizer import END, EOS, PAD, Tokenizer
 from rusty_r2.task import Task
@@ -69,14 +72,12 @@ class Episode:
         for numbers in (self.logp, self.value, self.reward):
             numbers += [0.0] * len(ids)
 
-    def chose(self, token: int, logp: float, value: float, kept: Mask | None) -> None:
-        self.ids.append(token)
-        self.acted.append(True)
-        self.logp.append(logp)
-        self.value.append(value)
-        self.reward.append(0.0)
-        if kept is not None:
-            self.kept.append(kept)
+    def chose(self, tokens: Sequence[int], logp: Sequence[float], values: Sequence[float]) -> None:
+        self.ids += tokens
+        self.acted += [True] * len(tokens)
+        self.logp += logp
+        self.value += values
+        self.reward += [0.0] * len(tokens)
 
     def earn(self, reward: float) -> None:
         """Put a reward on the newest chosen token; one for a reply without any is nobody's doing."""
@@ -94,6 +95,8 @@ class _Slot:
     episode: Episode
     pending: list[int]
     """to be read before the next token can be chosen"""
+    writing: bool = False
+    """the reply is the model's to go on with; else the gym's to answer"""
     matcher: Matcher | None = None
     words: list[int] = field(default_factory=list)
     """the reply so far"""
@@ -114,32 +117,49 @@ class Players:
         workers: int = 0,
     ) -> None:
         self.tokenizer, self.sampling, self.limit, self.grammar = tokenizer, sampling, max_new_tokens, grammar
-        self.envs = VectorEnv(slots, config=env, workers=workers)
+        self.envs = open_envs(slots, env, workers=workers)
         self.opening = [*open_chat(), *encode_turn(tokenizer, "system", SYSTEM)]
-        self.seconds = {"model": 0.0, "sandbox": 0.0}
-        """where the time went: choosing tokens, and waiting for the gym with nothing to choose"""
+        self.seconds = {"model": 0.0, "sandbox": 0.0, "host": 0.0}
+        """where the time went: reading and choosing tokens, waiting for the gym with nothing to choose,
+        and all between (texts to tokens, tokens to texts)"""
         self._narrow = grammar is not None or sampling.top_k > 0 or sampling.top_p < 1
+        self._engine: Engine | None = None
+        self._made: Pen
 
     def play(self, engine: Engine, tasks: Iterable[tuple[int, Task]]) -> Iterator[Episode]:
         """Play every (number, task), in whatever order they end."""
-        queue = iter(tasks)
+        queue, pen = iter(tasks), self._pen(engine)
+        began, before = time.perf_counter(), sum(self.seconds.values())
         fresh = engine.new_state(1)
         engine.prefill([self.opening], fresh)
-        state = engine.select(fresh, [0] * len(self.envs))
+        pen.fork(fresh, range(len(self.envs)))
         slots: dict[int, _Slot] = {}
         for row in range(len(self.envs)):
             self._refill(row, queue, slots)
         while slots:
-            writing = [slot for slot in slots.values() if slot.pending]
+            writing = [slot for slot in slots.values() if slot.writing]
             if writing:
-                self._write(engine, state, writing)
-            for step in self._answers(wait=not writing):
+                self._write(pen, writing)
+            over = []
+            for step in self._answers(wait=not any(slot.writing for slot in writing)):
                 slot = slots[step.slot]
                 if self._hear(slot, step):
-                    yield slot.episode
-                    del slots[step.slot]
-                    state[:, :, step.slot] = fresh[:, :, 0]
-                    self._refill(step.slot, queue, slots)
+                    over.append(step.slot)
+                    yield slots.pop(step.slot).episode
+            if over:
+                pen.fork(fresh, over)
+                for row in over:
+                    self._refill(row, queue, slots)
+        self.seconds["host"] += time.perf_counter() - began - (sum(self.seconds.values()) - before)
+
+    def _pen(self, engine: Engine) -> Pen:
+        """What writes; one that was made for this engine is kept, with what it recorded."""
+        if self._engine is not engine:
+            make = None if self._narrow else getattr(engine.model, "scribe", None)
+            fast = make and make(len(self.envs), self.sampling, self.limit, STOPS)
+            self._made = fast or PlainPen(engine, len(self.envs), self.sampling, keep=self._narrow)
+            self._engine = engine
+        return self._made
 
     def close(self) -> None:
         self.envs.close()
@@ -157,42 +177,40 @@ class Players:
     def _open_reply(self, slot: _Slot, before: list[int]) -> None:
         slot.pending = [*before, *open_reply()]
         slot.episode.read(slot.pending)
-        slot.words = []
+        slot.words, slot.writing = [], True
         slot.matcher = self.grammar.start() if self.grammar else None
         self._force(slot)
 
-    def _write(self, engine: Engine, state: State, writing: list[_Slot]) -> None:
-        """One round: every writing row reads what it has to and chooses its next token."""
+    def _write(self, pen: Pen, writing: list[_Slot]) -> None:
+        """One round: every writing row reads what it has to and goes on with its reply."""
         began = time.perf_counter()
-        rows = [slot.row for slot in writing]
-        part = engine.select(state, rows)
-        output = engine.prefill([slot.pending for slot in writing], part)
-        state[:, :, rows] = part
-        masks = [slot.matcher.mask() for slot in writing if slot.matcher is not None]
-        chosen = engine.pick(
-            output,
-            self.sampling,
-            seeds=[self.sampling.seed + slot.episode.number for slot in writing],
-            counts=[len(slot.episode.ids) for slot in writing],
-            mask=np.stack(masks) if masks else None,
-            keep=self._narrow,
-        )
+        unread = [slot for slot in writing if slot.pending]
+        if unread:
+            pen.read(
+                [slot.row for slot in unread],
+                [slot.pending for slot in unread],
+                seeds=[self.sampling.seed + slot.episode.number for slot in unread],
+                counts=[len(slot.episode.ids) for slot in unread],
+                masks=[slot.matcher.mask() for slot in unread if slot.matcher is not None],
+            )
+        found = pen.write()
         self.seconds["model"] += time.perf_counter() - began
-        for i, slot in enumerate(writing):
-            kept = chosen.kept[i] if chosen.kept is not None else None
-            token = int(chosen.tokens[i])
-            slot.episode.chose(token, float(chosen.logp[i]), float(chosen.values[i]), kept)
-            self._said(slot, token)
+        for slot in writing:
+            said = found[slot.row]
+            slot.episode.chose(said.tokens, said.logp, said.values)
+            slot.episode.kept += said.kept
+            slot.pending = said.unread
+            self._said(slot, said.tokens)
 
-    def _said(self, slot: _Slot, token: int) -> None:
+    def _said(self, slot: _Slot, tokens: list[int]) -> None:
         """Go on with the reply, or hand it to the gym where it is over."""
-        slot.pending = [token]
-        if token in STOPS:
-            self._submit(slot, ended=token == END)
+        last = tokens[-1]
+        slot.words += tokens if last not in STOPS else tokens[:-1]
+        if last in STOPS:
+            self._submit(slot, ended=last == END)
             return
-        slot.words.append(token)
         if slot.matcher is not None:
-            slot.matcher.accept(token)
+            slot.matcher.accept(last)
             self._force(slot)
         if len(slot.words) >= self.limit or (slot.matcher is not None and slot.matcher.done):
             self._submit(slot, ended=False)
@@ -213,7 +231,7 @@ class Players:
         slot.episode.replies.append(reply)
         self.envs.submit(slot.row, reply)
         slot.words, slot.matcher = slot.pending, None  # what the next turn has to read first
-        slot.pending = []
+        slot.pending, slot.writing = [], False
 
     def _answers(self, *, wait: bool) -> list[Step]:
         began = time.perf_counter()

@@ -4,13 +4,16 @@
 Each round reads what every row still has to read (its prompt, its last word, words the grammar forced) in one
 call, and chooses one word a row in another. Rows that end leave the batch; nothing is padded, and what a row
 says depends on its own prompt and seed alone.
+
+A `Pen` is for those who keep many answers going themselves (agent/players.py): rows are read and written in
+place. `PlainPen` does it on any engine, a word at a time; scribe.py on a GPU, many words at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -147,3 +150,82 @@ class Decoder:
 def _masks(rows: list[_Row]) -> Mask | None:
     masks = [row.matcher.mask() for row in rows if row.matcher is not None]
     return np.stack(masks) if masks else None
+
+
+# ── pens ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Words(NamedTuple):
+    """What one row said at a stretch: one word at least."""
+
+    tokens: list[int]
+    logp: list[float]
+    values: list[float]
+    unread: list[int]
+    """chosen, but not read yet: to be read before the row can go on"""
+    kept: list[Mask]
+    """which words were possible at each place, where asked for"""
+
+
+class Pen(Protocol):
+    """Rows that read and write, each from its own state."""
+
+    def fork(self, source: State, rows: Sequence[int]) -> None:
+        """Let these rows go on from a state of one row."""
+
+    def read(
+        self,
+        rows: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        *,
+        seeds: Sequence[int],
+        counts: Sequence[int],
+        masks: Sequence[Mask] = (),
+    ) -> None:
+        """Give rows something to read; their next word draws the counts-th number of their seed."""
+
+    def write(self) -> dict[int, Words]:
+        """What every row says that was given something to read and has not ended since."""
+
+
+class PlainPen:
+    """One word at a time, on any engine."""
+
+    def __init__(self, engine: Engine, rows: int, sampling: Sampling, *, keep: bool = False) -> None:
+        self.engine, self.sampling, self.keep = engine, sampling, keep
+        self.state = engine.new_state(rows)
+
+    def fork(self, source: State, rows: Sequence[int]) -> None:
+        for row in rows:  # plain slices are much faster than a list of places
+            self.state[:, :, row] = source[:, :, 0]
+
+    def read(
+        self,
+        rows: Sequence[int],
+        tokens: Sequence[Sequence[int]],
+        *,
+        seeds: Sequence[int],
+        counts: Sequence[int],
+        masks: Sequence[Mask] = (),
+    ) -> None:
+        self._rows, self._tokens = list(rows), list(tokens)
+        self._seeds, self._counts, self._masks = list(seeds), list(counts), list(masks)
+
+    def write(self) -> dict[int, Words]:
+        part = self.engine.select(self.state, self._rows)
+        output = self.engine.prefill(self._tokens, part)
+        self.state[:, :, self._rows] = part
+        chosen = self.engine.pick(
+            output,
+            self.sampling,
+            seeds=self._seeds,
+            counts=self._counts,
+            mask=np.stack(self._masks) if self._masks else None,
+            keep=self.keep,
+        )
+        words, logp, values = chosen.tokens.tolist(), chosen.logp.tolist(), chosen.values.tolist()
+        kept = [[]] * len(words) if chosen.kept is None else [[mask] for mask in chosen.kept]
+        return {
+            row: Words([words[i]], [logp[i]], [values[i]], [words[i]], kept[i])
+            for i, row in enumerate(self._rows)
+        }

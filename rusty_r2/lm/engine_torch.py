@@ -8,9 +8,10 @@ lm/sampling.py's `log_probs` itself, on the device; one number a row comes from 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,10 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rusty_r2.errors import ConfigError, RustyError, need
+from rusty_r2.lm import ragged
 from rusty_r2.lm.quantize import FORMATS
+from rusty_r2.lm.ragged import Rows
 from rusty_r2.lm.rwkv import TinyRWKVLM
-from rusty_r2.lm.sampling import NO_CHOICE, Floats, Mask, Sampling, allowed, bits, log_probs
+from rusty_r2.lm.sampling import NO_CHOICE, Floats, Mask, Sampling, allowed, bits, draw, log_probs
 from rusty_r2.lm.shape import Shape
+
+if TYPE_CHECKING:
+    from rusty_r2.lm.scribe import Scribe
 
 Ints = NDArray[np.int32]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -36,7 +42,9 @@ class TorchModel:
         self.shape = Shape(c.vocab_size, c.d_embed, c.d_hidden, c.width, c.n_layers)
         self.weights, self.device = weights, torch.device(device)
         self.lm = _cast(copy.deepcopy(model).eval(), weights, self.device)
-        self._trunk: Callable[..., Any] = torch.compile(self.lm.trunk) if compiled else self.lm.trunk
+        self._trunk: Callable[..., Any] = (
+            partial(_by_length, torch.compile(self.lm.trunk)) if compiled else partial(ragged.trunk, self.lm)
+        )
 
     @classmethod
     def load(cls, folder: Path, *, weights: str, device: str, compiled: bool = False) -> TorchModel:
@@ -48,26 +56,38 @@ class TorchModel:
     def new_state(self, rows: int) -> Tensor:
         return self.lm.initial_state(rows).to(self.device, torch.float32)
 
+    @torch.no_grad()
+    def take(self, model: TinyRWKVLM) -> bool:
+        """The present weights of a model of the same sizes, in place: recordings stay valid.
+
+        False where that is impossible: weights that are stored in another form.
+        """
+        if self.weights not in _DTYPES:
+            return False
+        for mine, new in zip(self.lm.parameters(), model.parameters(), strict=True):
+            mine.copy_(new)
+        return True
+
     @torch.inference_mode()
     def read(self, tokens: Ints, rows: Ints, slots: Ints, state: Tensor, count: int) -> tuple[Tensor, Floats]:
-        """Rows of one length run together; the state is written back in place."""
-        hidden = torch.zeros(count, self.shape.hidden, device=self.device)
+        """Rows of any lengths in one pass; the state is written back in place."""
         starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
         lengths = np.diff(np.r_[starts, len(rows)])
-        for length in np.unique(lengths):
-            at = starts[lengths == length][:, None] + np.arange(length)
-            which = torch.from_numpy(rows[at[:, 0]].astype(np.int64)).to(self.device)
-            ids = torch.from_numpy(tokens[at].astype(np.int64)).to(self.device)
-            out, end = self._trunk(ids, state[:, :, which])
-            state[:, :, which] = end.to(state.dtype)
-            wanted = torch.from_numpy(slots[at].astype(np.int64)).to(self.device)
-            hidden[wanted[wanted >= 0]] = out[wanted >= 0].float()
-        values = self.lm.value(hidden.to(self.lm.value_head.weight.dtype))
-        return hidden, values.float().cpu().numpy()
+        wanted = np.flatnonzero(slots >= 0)
+        numbers = (tokens, rows[starts], wanted, slots[wanted])
+        ids, which, places, into = self._upload(*(part.astype(np.int64) for part in numbers))
+        out, end = self._trunk(ids, Rows.of(lengths, self.device), state[:, :, which], places)
+        state[:, :, which] = end
+        hidden = torch.zeros(count, self.shape.hidden, device=self.device)
+        hidden[into] = out.float()
+        return hidden, self.values(hidden).cpu().numpy()
+
+    def values(self, hidden: Tensor) -> Tensor:
+        return self.lm.value(hidden.to(self.lm.value_head.weight.dtype)).float()
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Floats:
-        found: Floats = self._head(hidden).cpu().numpy()
+        found: Floats = self.head(hidden).cpu().numpy()
         return found
 
     @torch.inference_mode()
@@ -82,19 +102,16 @@ class TorchModel:
         keep: bool = False,
     ) -> tuple[Ints, Floats, Mask | None]:
         legal = None if mask is None else torch.from_numpy(allowed(mask, self.shape.words)).to(self.device)
-        logp = log_probs(self._head(hidden), sampling, legal, history)
+        logp = log_probs(self.head(hidden), sampling, legal, history)
         if given is None:
-            climb = logp.double().exp().cumsum(-1)
-            level = torch.from_numpy(uniforms).to(self.device)[:, None] * climb[:, -1:]
-            last = (logp > float("-inf")).int().cumsum(-1).argmax(-1, keepdim=True)
-            tokens = torch.minimum(torch.searchsorted(climb, level, right=True), last)
+            tokens = draw(logp, torch.from_numpy(uniforms).to(self.device))
         else:
-            tokens = torch.from_numpy(given.astype(np.int64)).to(self.device)[:, None]
-        taken = logp.gather(-1, tokens)[:, 0].float().cpu().numpy()
+            tokens = torch.from_numpy(given.astype(np.int64)).to(self.device)
+        taken = logp.gather(-1, tokens[:, None])[:, 0].cpu().numpy()
         if np.isnan(taken).any():
             raise RustyError(NO_CHOICE)
         kept = bits((logp > float("-inf")).cpu().numpy()) if keep else None
-        return tokens[:, 0].int().cpu().numpy(), taken, kept
+        return tokens.int().cpu().numpy(), taken, kept
 
     def step(
         self,
@@ -111,8 +128,34 @@ class TorchModel:
         following, logp, kept = self.pick(hidden, sampling, uniforms, mask, history, None, keep)
         return following, logp, values, kept
 
-    def _head(self, hidden: Tensor) -> Tensor:
+    def scribe(self, rows: int, sampling: Sampling, limit: int, stops: Iterable[int]) -> Scribe | None:
+        """Who writes many answers at once on a GPU (scribe.py); None where that needs another way."""
+        from rusty_r2.lm.scribe import Scribe
+
+        suits = self.device.type == "cuda" and self.weights in _DTYPES and sampling.repetition_penalty == 1
+        return Scribe(self, rows=rows, sampling=sampling, limit=limit, stops=stops) if suits else None
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits in fp32."""
         return self.lm.head(hidden.to(_DTYPES.get(self.weights, torch.float16))).float()
+
+    def _upload(self, *parts: NDArray[np.int64]) -> tuple[Tensor, ...]:
+        """Some arrays in one copy."""
+        whole = torch.from_numpy(np.concatenate(parts)).to(self.device)
+        return tuple(torch.split(whole, [len(part) for part in parts]))
+
+
+def _by_length(
+    trunk: Callable[..., Any], ids: Tensor, rows: Rows, state: Tensor, places: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What ragged.trunk does, for a compiled trunk: rows of one length run together."""
+    hidden, end = state.new_zeros(len(ids), state.shape[-1]), torch.empty_like(state)
+    for length in np.unique(rows.lengths):
+        which = torch.from_numpy(np.flatnonzero(rows.lengths == length)).to(ids.device)
+        at = rows.first[which][:, None] + torch.arange(int(length), device=ids.device)
+        out, after = trunk(ids[at], state[:, :, which])
+        hidden[at], end[:, :, which] = out.to(hidden.dtype), after.to(end.dtype)
+    return hidden[places], end
 
 
 def _check_device(device: str) -> None:

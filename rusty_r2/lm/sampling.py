@@ -54,6 +54,9 @@ class Sampling:
             raise ConfigError(f"repetition_penalty {self.repetition_penalty} must be above 0")
 
 
+_ALL, _STRIDE = 0xFFFFFFFFFFFFFFFF, 0x9E3779B97F4A7C15
+BLOCK = 160
+"""words whose probabilities are summed before the first look for the drawn one"""
 NO_CHOICE = "no word can be chosen: the mask allows none, or the model's numbers are not finite"
 
 
@@ -62,14 +65,29 @@ def uniform(seeds: Sequence[int], counts: Sequence[int]) -> NDArray[np.float64]:
     return np.array([_uniform(seed, count) for seed, count in zip(seeds, counts, strict=True)], np.float64)
 
 
+def uniforms(seeds: Sequence[int], counts: Sequence[int], steps: int) -> NDArray[np.float64]:
+    """`uniform` of this count and those that follow, [steps, rows], for many at once."""
+    first = _mix_all(np.array([int(seed) & _ALL for seed in seeds], np.uint64))
+    places = np.array(counts, np.uint64)[None] + np.arange(steps, dtype=np.uint64)[:, None]
+    mixed = _mix_all(first[None] + places * np.uint64(_STRIDE))
+    return np.asarray((mixed >> np.uint64(11)) * 2.0**-53, np.float64)
+
+
+def _mix_all(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = z + np.uint64(_STRIDE)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)), np.uint64)
+
+
 def _uniform(seed: int, count: int) -> float:
-    return (_mix(_mix(int(seed)) + int(count) * 0x9E3779B97F4A7C15) >> 11) * 2.0**-53
+    return (_mix(_mix(int(seed)) + int(count) * _STRIDE) >> 11) * 2.0**-53
 
 
 def _mix(z: int) -> int:
-    z = (z + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    z = (z + _STRIDE) & _ALL
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _ALL
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _ALL
     return z ^ (z >> 31)
 
 
@@ -106,13 +124,12 @@ def log_probs(
         weaker = torch.where(z > 0, z / sampling.repetition_penalty, z * sampling.repetition_penalty)
         z = torch.where(seen, weaker, z)
     never = float("-inf")
-    if sampling.temperature > 0:
+    if sampling.temperature not in (0, 1):
         z = z * (1 / sampling.temperature)
     if mask is not None:
         z = z.masked_fill(~mask, never)
     if sampling.temperature == 0:
-        only = torch.nn.functional.one_hot(z.argmax(-1), z.shape[-1]).bool()
-        return torch.zeros_like(z).masked_fill(~only, never)
+        return torch.full_like(z, never).scatter_(-1, z.argmax(-1, keepdim=True), 0.0)
     if 0 < sampling.top_k < z.shape[-1]:
         z = z.masked_fill(z < z.topk(sampling.top_k, dim=-1).values[..., -1:], never)
     if sampling.top_p < 1:
@@ -122,6 +139,34 @@ def log_probs(
         least = ordered.masked_fill(before >= sampling.top_p, float("inf")).amin(-1, keepdim=True)
         z = z.masked_fill(z < least, never)
     return z.log_softmax(-1)
+
+
+def draw(logp: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
+    """The word of each row [rows] from log_probs [rows, words] and one number in [0, 1) each.
+
+    It is the first whose cumulated probability exceeds that share of the whole, found in two looks: among
+    sums of blocks, then inside one block. Nothing here waits for the device.
+    """
+    import torch
+
+    share = logp.double().exp()
+    if share.shape[-1] % BLOCK:
+        share = torch.nn.functional.pad(share, (0, -share.shape[-1] % BLOCK))
+    share = share.unflatten(-1, (-1, BLOCK))
+    climb = share.sum(-1).cumsum(-1)
+    level = chance[:, None] * climb[:, -1:]
+    block = _first_reaching(climb, level)
+    below = torch.where(block > 0, climb.gather(-1, (block - 1).clamp(min=0)), 0.0)
+    inside = share.gather(1, block[:, :, None].expand(-1, 1, BLOCK))[:, 0].cumsum(-1)
+    return (block * BLOCK + _first_reaching(inside, level - below))[:, 0]
+
+
+def _first_reaching(climb: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
+    """The first place above the level, at most the last that adds anything: rounding draws nothing else."""
+    import torch
+
+    last = (climb >= climb[:, -1:]).int().argmax(-1, keepdim=True)
+    return torch.minimum(torch.searchsorted(climb, level, right=True), last)
 
 
 def choose(

@@ -10,6 +10,7 @@ once and its state handed to every row.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,8 +25,8 @@ from rusty_r2.agent.players import Episode
 from rusty_r2.lm.rwkv import TinyRWKVLM
 from rusty_r2.lm.sampling import Sampling, allowed, log_probs
 
-CHUNK = 512
-"""chosen tokens whose logits exist at once"""
+CHUNK = {"cpu": 512, "cuda": 8192}
+"""chosen tokens whose logits exist at once, by device"""
 
 
 class Choices(NamedTuple):
@@ -67,12 +68,12 @@ class Batch:
         hidden, _ = model.trunk(ids[:, :-1], state)
         before = self.acted[:, self.shared + 1 :]  # a token is chosen by the state before it
         at, words = hidden[before], ids[:, 1:][before]
-        parts = []
-        for start in range(0, len(words), CHUNK):
-            stop = start + CHUNK
+        parts, chunk = [], CHUNK.get(ids.device.type, CHUNK["cpu"])
+        for start in range(0, len(words), chunk):
+            stop = start + chunk
             mask = None if self.kept is None else self._mask(start, stop, model.config.vocab_size)
             given = (model, at[start:stop], words[start:stop], sampling, mask)
-            keep = torch.is_grad_enabled() and len(words) > CHUNK
+            keep = torch.is_grad_enabled() and len(words) > chunk
             parts.append(checkpoint(_score, *given, use_reentrant=False) if keep else _score(*given))
         logp, entropy = (torch.cat(part) for part in zip(*parts, strict=True))
         return Choices(logp, entropy, model.value(at).float())
@@ -106,9 +107,12 @@ class RolloutBuffer:
     def __init__(self, episodes: Sequence[Episode], device: str | torch.device = "cpu") -> None:
         self.episodes = [episode for episode in episodes if not episode.masked and any(episode.acted)]
         self.device = device
-        n = sum(sum(episode.acted) for episode in self.episodes)
-        self.advantage, self.target, self.start_logp = (np.zeros(n, np.float32) for _ in range(3))
-        self.weight = np.ones(n, np.float32)
+        self._ids = [np.array(episode.ids, np.int64) for episode in self.episodes]
+        self._acted = [np.array(episode.acted, bool) for episode in self.episodes]
+        ends = np.cumsum([0, *(acted.sum() for acted in self._acted)]).tolist()
+        self._spans = [slice(start, end) for start, end in itertools.pairwise(ends)]
+        self.advantage, self.target, self.start_logp = (np.zeros(ends[-1], np.float32) for _ in range(3))
+        self.weight = np.ones(ends[-1], np.float32)
         self.logp = self._chosen("logp")
         self.value = self._chosen("value")
 
@@ -117,25 +121,23 @@ class RolloutBuffer:
 
     def spans(self) -> list[slice]:
         """Where each episode's chosen tokens stand among all chosen tokens."""
-        ends = np.cumsum([sum(episode.acted) for episode in self.episodes])
-        return [slice(int(end) - sum(e.acted), int(end)) for e, end in zip(self.episodes, ends, strict=True)]
+        return self._spans
 
     def rewards(self) -> list[NDArray[np.float32]]:
         """For each episode, the rewards of its chosen tokens."""
-        acted = [np.array(episode.acted) for episode in self.episodes]
-        return [np.array(e.reward, np.float32)[a] for e, a in zip(self.episodes, acted, strict=True)]
+        both = zip(self.episodes, self._acted, strict=True)
+        return [np.array(episode.reward, np.float32)[acted] for episode, acted in both]
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """These episodes, padded to the longest of them."""
-        chosen, spans = [self.episodes[row] for row in rows], self.spans()
-        longest = max(len(episode.ids) for episode in chosen)
+        longest = max(len(self._ids[row]) for row in rows)
         ids = np.zeros((len(rows), longest), np.int64)
         acted = np.zeros((len(rows), longest), bool)
-        for row, episode in enumerate(chosen):
-            ids[row, : len(episode.ids)] = episode.ids
-            acted[row, : len(episode.acted)] = episode.acted
-        order = np.concatenate([np.arange(spans[row].start, spans[row].stop) for row in rows])
-        kept = [mask for episode in chosen for mask in episode.kept]
+        for place, row in enumerate(rows):
+            ids[place, : len(self._ids[row])] = self._ids[row]
+            acted[place, : len(self._acted[row])] = self._acted[row]
+        order = np.concatenate([np.arange(self._spans[row].start, self._spans[row].stop) for row in rows])
+        kept = [mask for row in rows for mask in self.episodes[row].kept]
 
         def part(numbers: NDArray[np.float32]) -> Tensor:
             return torch.from_numpy(numbers[order]).to(self.device)
@@ -165,5 +167,6 @@ class RolloutBuffer:
             yield self.batch(range(start, min(start + size, len(self))))
 
     def _chosen(self, name: str) -> NDArray[np.float32]:
-        parts = [np.array(getattr(e, name), np.float32)[np.array(e.acted)] for e in self.episodes]
+        both = zip(self.episodes, self._acted, strict=True)
+        parts = [np.array(getattr(episode, name), np.float32)[acted] for episode, acted in both]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)

@@ -94,6 +94,10 @@ class PPOConfig:
     """updates between two evaluations on held-out tasks; the start and the end are always evaluated"""
     eval_tasks: int = 200
     """held-out tasks, the same each time"""
+    valid_tasks: int = 100
+    """training tasks that are left out of training; the weights that solve most of them are kept in best/"""
+    max_minutes: float = 0.0
+    """evaluate, save and end in time for this; the learning rate then falls with the clock. 0: no limit"""
     log_dir: Path | None = None
     """where TensorBoard looks; default: the run's folder"""
     checkpoints_dir: Path | None = None
@@ -230,7 +234,7 @@ def update(training: Training, buffer: RolloutBuffer, number: int) -> dict[str, 
     for _ in range(config.ppo_epochs):
         for batch in buffer.minibatches(config.num_minibatches, chance):
             loss, facts = ppo_loss(batch.choices(training.model, training.sampling), batch, config)
-            numbers = {name: float(fact) for name, fact in facts.items()}
+            numbers = dict(zip(facts, torch.stack(list(facts.values())).tolist(), strict=True))
             if config.target_kl and steps and numbers["policy/kl"] > config.target_kl:
                 return _means(told, steps) | {"policy/stopped_early": 1.0}
             training.descend(loss, number)
@@ -261,5 +265,5 @@ def train(config: PPOConfig) -> Path:
             learned = update(training, buffer, number)
             ended = time.perf_counter()
             spent = {"time/play_s": middle - began, "time/update_s": ended - middle}
-            training.finish(number, {**played, **judged, **learned, **spent})
+            training.finish(number, {**played, **judged, **learned, **spent, "time/round_s": ended - began})
         return training.folder

@@ -27,6 +27,7 @@ from rusty_r2.errors import CheckpointError, TrainingError, need
 from rusty_r2.eval.rates import wilson
 from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig
 from rusty_r2.gym.env import EnvConfig
+from rusty_r2.gym.farm import Makers
 from rusty_r2.gym.sandbox import open_sandbox
 from rusty_r2.lm import checkpoint
 from rusty_r2.lm.engine import Engine
@@ -45,7 +46,7 @@ from rusty_r2.train.session import choose_device
 
 MAY_CHANGE = (
     *("init_checkpoint", "tokenizer_path", "total_timesteps", "log_dir", "checkpoints_dir", "ckpt_interval"),
-    *("eval_interval", "device"),
+    *("eval_interval", "device", "max_minutes"),
 )
 PATIENCE = 5
 """updates in a row that may be skipped for not being finite"""
@@ -53,8 +54,10 @@ SPEAKS = 0.05
 """share of valid actions below which a first round shows a policy that does not know the protocol"""
 HEAVIEST = 2.0
 """weight a token may get for being likelier under the trained weights than under the playing ones"""
-ROWS = 16
-"""episodes that are scored at once"""
+ROWS = {"cpu": 16, "cuda": 256}
+"""episodes that are scored at once, by device"""
+RESERVE = 5.0
+"""seconds kept for saving and going, of --max-minutes"""
 STATE = "ppo.json"
 MOMENTS = "optimizer.safetensors"
 
@@ -63,7 +66,7 @@ class Training:
     """One run in progress."""
 
     def __init__(self, config: PPOConfig) -> None:
-        self.config = config
+        self.config, self.began = config, time.monotonic()
         self.device = choose_device(config.device)
         if not (config.init_checkpoint / "config.json").is_file():
             raise CheckpointError(
@@ -89,6 +92,9 @@ class Training:
         self.heldout = heldout.tasks(
             config.eval_tasks, families=config.families, max_difficulty=config.max_difficulty
         )
+        self.validation = heldout.validation(
+            config.valid_tasks, families=config.families, max_difficulty=config.max_difficulty
+        )
         self.run = Run.start(
             "ppo",
             config,
@@ -99,6 +105,10 @@ class Training:
         )
         self.folder = self.run.folder
         self.done, self.best = 0, -1.0
+        self.last = False
+        """the round under way is the last one"""
+        self.longest, self.examined = 0.0, 0.0
+        """seconds of the longest round, and of the last evaluation"""
         self.last_score: heldout.Score | None = None
         self.first_score: list[Any] = []
         self._prepare()
@@ -115,6 +125,8 @@ class Training:
         grammar = ActionGrammar(self.tokenizer) if self.config.constrain else None
         self.players = self._players(self.sampling, grammar)
         self.examinees = self._players(Sampling(temperature=0.0), grammar)
+        self.makers = Makers()
+        self.engine: Engine | None = None
         self.progress = Progress(self.config.updates)
         self.stop = Stop()
 
@@ -140,6 +152,7 @@ class Training:
     ) -> None:
         self.players.close()
         self.examinees.close()
+        self.makers.close()
         self.stop.__exit__(kind, error, trace)
         self.run.__exit__(kind, error, trace)
         self.progress.close()
@@ -147,21 +160,22 @@ class Training:
             self.progress.say(self._farewell())
 
     def rounds(self) -> Iterator[int]:
-        """The numbers of the rounds still to play; a stop that was asked for ends them."""
-        while self.done < self.config.updates and not self.stop.asked:
+        """The numbers of the rounds still to play; a stop that was asked for, or the clock, ends them."""
+        while self.done < self.config.updates and not self.stop.asked and not self.last:
             yield self.done + 1
 
     def play(self, number: int) -> tuple[RolloutBuffer, dict[str, float]]:
         """A round of episodes, ready to be judged."""
         began, before = time.perf_counter(), dict(self.players.seconds)
-        engine = Engine.from_model(self.model, weights=self.config.rollout_weights, device=self.device)
+        engine = self._speaker()
         first = number * self.config.episodes
         tasks = self._tasks()
+        drawn = time.perf_counter()
         episodes = sorted(
             self.players.play(engine, ((first + i, task) for i, task in enumerate(tasks))),
             key=lambda episode: episode.number,
         )
-        took = time.perf_counter() - began
+        took = time.perf_counter() - drawn
         for episode in episodes:
             if not episode.masked:
                 self.curriculum.report(episode.task, episode.passed)
@@ -171,24 +185,38 @@ class Training:
         if not len(buffer):
             raise TrainingError("the sandbox failed in every episode of a round. Type: rusty doctor")
         self._show(number, episodes)
+        scoring = time.perf_counter()
         self._score(buffer)
+        told |= {"time/tasks_s": drawn - began, "time/score_s": time.perf_counter() - scoring}
         told["time/tokens_per_s"] = told["play/tokens"] / took
+        told["time/episodes_per_s"] = len(episodes) / took
         for part, seconds in self.players.seconds.items():
             told[f"time/{part}_share"] = (seconds - before[part]) / took
         return buffer, told
 
     def descend(self, loss: Tensor, number: int) -> None:
         """One step of the optimizer; steps that are not finite are left out and counted."""
-        rate = learning_rate(
-            number - 1, peak=self.config.lr, total=self.config.updates, warmup=0, floor=0.1, shape="linear"
-        )
         self.descent.backward(loss)
-        self.descent.step(rate, torch.ones((), device=loss.device))
+        self.descent.step(self._rate(number), torch.ones((), device=loss.device))
         if int(self.descent.skipped_in_a_row) >= PATIENCE:
             raise TrainingError(
                 f"{PATIENCE} updates in a row were not finite. Go on from the last checkpoint with a lower "
                 f"rate: --resume auto --checkpoints-dir {self.folder} --lr {self.config.lr / 3:.1g}"
             )
+
+    def _rate(self, number: int) -> float:
+        """It falls with the rounds, or with the clock where that will end the run first."""
+        done = (number - 1) / self.config.updates
+        if self.config.max_minutes:
+            done = max(done, min(1.0, (time.monotonic() - self.began) / (60 * self.config.max_minutes)))
+        return learning_rate(
+            round(1e6 * done), peak=self.config.lr, total=10**6, warmup=0, floor=0.1, shape="linear"
+        )
+
+    def _late(self) -> bool:
+        """Another round, the last evaluation and saving would not fit into the minutes given."""
+        needed = time.monotonic() - self.began + self.longest + self.examined + RESERVE
+        return bool(self.config.max_minutes) and needed > 60 * self.config.max_minutes
 
     def finish(self, number: int, facts: dict[str, Any]) -> None:
         """Log a round, and where it is time evaluate and save."""
@@ -197,19 +225,19 @@ class Training:
         self.run.log(number, facts)
         shown = {"reward": facts["reward/mean"], "pass": facts["play/pass_rate"], "kl": facts["policy/kl"]}
         self.progress.report(number, int(facts["play/tokens"] * number), shown)
-        last = number == self.config.updates or bool(self.stop.asked)
+        self.longest = max(self.longest, facts["time/round_s"])
+        self.last = last = number == self.config.updates or bool(self.stop.asked) or self._late()
         if last or (self.config.eval_interval and number % self.config.eval_interval == 0):
             self.evaluate(number)
         if last or number % self.config.ckpt_interval == 0:
             self._save(number)
 
     def evaluate(self, number: int) -> None:
-        """How many held-out tasks are solved now; the best weights so far are kept in best/."""
+        """How many held-out tasks are solved now; what solves most validation tasks is kept in best/."""
         if number == self.done and number and self.run.resumed_from is not None and self.last_score is None:
             return  # a resumed run was evaluated when it was saved
         began = time.perf_counter()
-        engine = Engine.from_model(self.model, weights=self.config.rollout_weights, device=self.device)
-        score, _ = heldout.evaluate(self.examinees, engine, self.heldout)
+        seen, score = heldout.evaluate(self.examinees, self._speaker(), self.validation, self.heldout)
         self.last_score = score
         low, high = score.interval
         told = {
@@ -217,23 +245,36 @@ class Training:
             "eval/low": low,
             "eval/high": high,
             "eval/valid": score.valid_rate,
+            "eval/validation": seen.rate,
         }
         told |= {f"eval_by_family/{name}": a / b for name, (a, b) in score.families.items()}
-        self.run.log(number, told)
-        self.progress.say(f"round {number}: {score}")
         if not self.first_score:
             self.first_score = [score.passed, score.played]
-        if score.rate > self.best:
-            self.best = score.rate
+        best = not seen.played or seen.rate > self.best  # with no validation tasks, the newest are the best
+        if best:
+            self.best = seen.rate
             with files.whole_folder(self.folder / "best") as folder:
                 checkpoint.save(folder, self.model, tokenizer=self.words)
-        self.progress.pause(time.perf_counter() - began)
+        self.examined = time.perf_counter() - began
+        self.run.log(number, told | {"time/eval_s": self.examined})
+        kept = f"; validation {100 * seen.rate:.1f}%{', the best so far' if best else ''}"
+        self.progress.say(f"round {number}: {score}{kept if seen.played else ''}")
+        self.progress.pause(self.examined)
+
+    def _speaker(self) -> Engine:
+        """The model as it is now, ready to speak; on a GPU the recordings of the last one stay."""
+        take = getattr(self.engine.model, "take", None) if self.engine is not None else None
+        if self.engine is None or take is None or not take(self.model):
+            self.engine = Engine.from_model(
+                self.model, weights=self.config.rollout_weights, device=self.device
+            )
+        return self.engine
 
     @torch.no_grad()
     def _score(self, buffer: RolloutBuffer) -> None:
         """What the starting policy thinks of every choice, and the present one where other weights played."""
         start, now = [], []
-        for batch in buffer.in_order(ROWS):
+        for batch in buffer.in_order(ROWS.get(self.device, ROWS["cpu"])):
             start.append(batch.choices(self.start, self.sampling).logp.cpu().numpy())
             if self.config.rollout_weights != "fp32":
                 now.append(batch.choices(self.model, self.sampling))
@@ -246,7 +287,11 @@ class Training:
     def _tasks(self) -> list[Task]:
         """The tasks of a round, drawn before the first is played: timing decides nothing."""
         size = self.config.group_size if self.config.advantage == "group" else 1
-        return [task for _ in range(self.config.episodes // size) for task in [self.curriculum.next()] * size]
+        left_out, drawn = {task.name for task in self.validation}, list[Task]()
+        while missing := self.config.episodes // size - len(drawn):
+            some = self.makers.draw(self.curriculum, missing)
+            drawn += [task for task in some if task.name not in left_out]
+        return [task for task in drawn for _ in range(size)]
 
     def _speaks(self, number: int, told: dict[str, float]) -> None:
         if number == 1 and not self.config.constrain and told["play/valid_rate"] < SPEAKS:
@@ -295,13 +340,15 @@ class Training:
         return own if (own / "tokenizer.json").is_file() else VOCAB
 
     def _farewell(self) -> str:
+        said = []
+        if self.last_score is not None and self.first_score:
+            passed, played = self.first_score
+            low, high = wilson(passed, played)
+            share = f"{100 * passed / max(1, played):.1f}% ({100 * low:.1f} to {100 * high:.1f})"
+            said = [f"before: {share} of them", f"after: {self.last_score}"]
         if self.done < self.config.updates:
             again = f"--resume auto --checkpoints-dir {self.folder}"
-            return f"stopped after round {self.done}, saved. Go on: {again}"
-        if self.last_score is None or not self.first_score:
-            return f"next: rusty lm generate --checkpoint {self.folder / 'best'}"
-        passed, played = self.first_score
-        low, high = wilson(passed, played)
-        told = f"before: {100 * passed / max(1, played):.1f}% ({100 * low:.1f} to {100 * high:.1f}) of them"
-        told = f"{told}\nafter: {self.last_score}"
-        return f"{told}\nnext: rusty lm generate --checkpoint {self.folder / 'best'}"
+            said.append(f"stopped after round {self.done}, saved. Go on: {again}")
+        else:
+            said.append(f"next: rusty lm generate --checkpoint {self.folder / 'best'}")
+        return "\n".join(said)

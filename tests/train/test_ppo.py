@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
 
+from rusty_r2 import run  # noqa: E402
 from rusty_r2.agent import players as rollouts  # noqa: E402
 from rusty_r2.agent.players import Players  # noqa: E402
 from rusty_r2.errors import CheckpointError, ConfigError, TrainingError  # noqa: E402
@@ -192,6 +193,44 @@ def test_what_an_episode_says_does_not_depend_on_who_else_plays(tokenizer):
     assert [episode.logp for episode in many[:3]] == [episode.logp for episode in again]
 
 
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
+    ],
+)
+def test_a_scribe_plays_the_episodes_that_are_played_word_by_word(tokenizer, device):
+    from rusty_r2.lm.engine_torch import TorchModel
+    from rusty_r2.lm.scribe import Scribe
+
+    model, sampling = lively_model(len(tokenizer)), Sampling(temperature=1.0, seed=5)
+    expected = played(model, tokenizer, count=5)
+    players = Players(tokenizer, slots=4, sampling=sampling, max_new_tokens=14, env=EnvConfig(max_turns=2))
+    engine = Engine(TorchModel(model, weights="fp32", device=device), backend="torch")
+    if device == "cpu":  # a GPU's engine brings its own
+        players._engine = engine
+        players._made = Scribe(
+            engine.model, rows=4, sampling=sampling, limit=14, stops=rollouts.STOPS, steps=5
+        )
+    try:
+        tasks = list(enumerate(catalog.tasks("train", seed=3, count=5)))
+        for _ in range(2):
+            found = sorted(players.play(engine, tasks), key=lambda episode: episode.number)
+            assert isinstance(players._made, Scribe)
+            assert [episode.ids for episode in found] == [episode.ids for episode in expected]
+            assert [episode.replies for episode in found] == [episode.replies for episode in expected]
+            assert [episode.acted for episode in found] == [episode.acted for episode in expected]
+    finally:
+        players.close()
+    buffer = RolloutBuffer(found)
+    batch = buffer.batch(range(len(buffer)))
+    with torch.no_grad():
+        choices = batch.choices(model, sampling)
+    assert float(((choices.logp - batch.logp).exp() - 1).abs().max()) < 1e-4
+    assert float((choices.value - batch.value).abs().max()) < 1e-4
+
+
 def test_a_masked_episode_is_left_out(tokenizer):
     episodes = played(lively_model(len(tokenizer)), tokenizer, count=3)
     episodes[1].masked = True
@@ -202,7 +241,7 @@ def test_a_masked_episode_is_left_out(tokenizer):
 class Bandit:
     """A gym of one question: the first token of the reply is right or wrong."""
 
-    def __init__(self, size, config=None, workers=0, **_):
+    def __init__(self, size, config=None, workers=0):
         self.size, self.done = size, []
 
     def __len__(self):
@@ -229,7 +268,7 @@ class Bandit:
 
 def test_it_learns_a_two_choice_toy_from_chance_to_above_nine_tenths(tokenizer, monkeypatch):
     """Two words are possible; one is right. The whole machinery runs: engine, buffer, advantages, update."""
-    monkeypatch.setattr(rollouts, "VectorEnv", Bandit)
+    monkeypatch.setattr(rollouts, "open_envs", Bandit)
     model = lively_model(len(tokenizer))
     yes, no = tokenizer.encode("yes")[0], tokenizer.encode("no")[0]
     with torch.no_grad():  # chance: the two words are far above all others, and equal
@@ -277,6 +316,7 @@ SMALL = {
     "ppo_epochs": 2,
     "num_minibatches": 2,
     "eval_tasks": 4,
+    "valid_tasks": 3,
     "max_difficulty": 1,
     "device": "cpu",
     "ckpt_interval": 1,
@@ -330,3 +370,28 @@ def test_a_tokenizer_of_another_size_is_refused(start, tmp_path):
         ppo.train(
             PPOConfig(init_checkpoint=start, tokenizer_path=other.save(tmp_path / "other"), device="cpu")
         )
+
+
+def test_minutes_end_a_run_in_time_evaluated_and_saved(start, tmp_path):
+    options = SMALL | {"total_timesteps": 8000, "max_minutes": 0.001, "ckpt_interval": 1000}
+    folder = ppo.train(PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "short", **options))
+    told = run.metrics(folder)
+    assert [line["step"] for line in told if "time/update_s" in line] == [1]
+    assert [line["step"] for line in told if "eval/pass_rate" in line] == [0, 1]
+    assert (folder / "step_000001" / "ppo.json").is_file() and (folder / "best").is_dir()
+    parts = next(line for line in told if "time/update_s" in line)
+    shares = sum(parts[f"time/{name}_share"] for name in ("model", "sandbox", "host"))
+    assert shares == pytest.approx(1, abs=0.05)
+
+
+def test_what_decides_about_the_best_weights_is_neither_trained_on_nor_held_out(start, tmp_path):
+    from rusty_r2.train.ppo_run import Training
+
+    options = SMALL | {"valid_tasks": 5, "num_steps": 6}
+    with Training(PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "run", **options)) as training:
+        assert {task.split for task in training.validation} == {"train"}
+        assert len(training.validation) == 5
+        assert not {task.name for task in training.validation} & {task.name for task in training.heldout}
+        drawn = [training.validation[0], *catalog.tasks("train", seed=77, count=3)]
+        training.curriculum.next = iter(drawn).__next__
+        assert training._tasks() == drawn[1:]
