@@ -6,17 +6,18 @@
 
 A Farm keeps VectorEnv's verbs. Its slots are dealt out to processes, each with a few threads of its own, so
 that reading replies, filling sandboxes and judging hold nobody up here. `Makers` makes tasks the same way.
-Processes are started fresh (spawn), import the gym alone, and end with this one.
+A process (`Hand`) is a fresh interpreter that imports the gym alone; it ends when this one closes its line.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import signal
+import socket
+import subprocess
+import sys
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any
@@ -30,9 +31,11 @@ from rusty_r2.task import Task
 MANY = 4
 """cores from which on processes pay"""
 WORTH = 64
-"""slots below which they do not"""
+"""slots, or tasks, below which they do not"""
 THREADS = 3
 """of each process: one waits for its sandbox, the others work"""
+PATIENCE_S = 30.0
+"""how long a process may take to finish what it was doing when it is told to go"""
 
 
 def cores() -> int:
@@ -47,21 +50,51 @@ def open_envs(size: int, config: EnvConfig | None = None, *, workers: int = 0) -
     return Farm(size, config, processes=workers or cores())
 
 
+class Hand:
+    """One process that works for us; `line` goes both ways."""
+
+    def __init__(self, config: EnvConfig | None = None) -> None:
+        here, there = socket.socketpair()
+        program = f"from rusty_r2.gym.farm import serve; serve({there.fileno()})"
+        paths = os.pathsep.join(filter(None, sys.path))
+        with there:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": paths},
+                start_new_session=True,  # Ctrl-C is ours to hear
+            )
+        self.line = Connection(here.detach())
+        self.line.send(config or EnvConfig())
+
+    def hear(self) -> Any:
+        """What it says next; what went wrong there is raised here."""
+        try:
+            said = self.line.recv()
+        except (EOFError, OSError) as error:
+            raise SandboxError("a process of the gym has ended. Type: rusty doctor") from error
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def close(self) -> None:
+        """Let it finish and give its sandboxes back."""
+        self.line.close()
+        try:
+            self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
 class Farm:
     """`size` slots, dealt out to processes."""
 
     def __init__(self, size: int, config: EnvConfig | None = None, *, processes: int) -> None:
         self.size, self.config = size, config or EnvConfig()
-        spawn = multiprocessing.get_context("spawn")
-        self._lines: list[Connection] = []
-        self._hands = []
-        for _ in range(min(processes, size)):
-            here, there = spawn.Pipe()
-            hand = spawn.Process(target=_work, args=(there, self.config), daemon=True)
-            hand.start()
-            there.close()
-            self._lines.append(here)
-            self._hands.append(hand)
+        self.hands = [Hand(self.config) for _ in range(min(processes, size))]
+        self._by_line = {hand.line: hand for hand in self.hands}
         self._busy: set[int] = set()
 
     def __len__(self) -> int:
@@ -70,26 +103,21 @@ class Farm:
     def reset(self, slot: int, task: Task) -> tuple[str, Info]:
         """Begin an episode in one slot; what is shown first is known here, so nothing is waited for."""
         self._must_be_idle(slot)
-        self._line(slot).send((slot, task))
+        self._send(slot, task)
         return opening(task, self.config), {}
 
     def submit(self, slot: int, reply: str) -> None:
         """Let its process carry out `reply`; `poll` hands back what came of it."""
         self._must_be_idle(slot)
+        self._send(slot, reply)
         self._busy.add(slot)
-        self._line(slot).send((slot, reply))
 
     def poll(self, *, wait: bool = True) -> list[Step]:
         """The steps that have finished since; with `wait` at least one, where any is under way."""
         finished: list[Step] = []
-        if not self._busy:
-            return finished
-        for line in _ready(self._lines, None if wait else 0.0):
-            try:
-                while line.poll():
-                    finished.append(_step(line.recv()))
-            except (EOFError, OSError) as error:
-                raise SandboxError("a process of the gym has ended. Type: rusty doctor") from error
+        for line in _ready(list(self._by_line), None if wait else 0.0) if self._busy else []:
+            while line.poll():
+                finished.append(self._by_line[line].hear())
         self._busy -= {step.slot for step in finished}
         return finished
 
@@ -100,14 +128,9 @@ class Farm:
 
     def close(self) -> None:
         """Let every process finish what is under way and give its sandboxes back."""
-        for line in self._lines:
-            with contextlib.suppress(OSError):
-                line.send(None)
-            line.close()
-        for hand in self._hands:
-            hand.join(timeout=30)
-            hand.kill()
-        self._lines, self._hands = [], []
+        for hand in self.hands:
+            hand.close()
+        self.hands, self._by_line = [], {}
         self._busy.clear()
 
     def __enter__(self) -> Farm:
@@ -118,12 +141,39 @@ class Farm:
     ) -> None:
         self.close()
 
-    def _line(self, slot: int) -> Connection:
-        return self._lines[slot % len(self._lines)]
+    def _send(self, slot: int, what: Task | str) -> None:
+        try:
+            self.hands[slot % len(self.hands)].line.send((slot, what))
+        except OSError as error:
+            raise SandboxError("a process of the gym has ended. Type: rusty doctor") from error
 
     def _must_be_idle(self, slot: int) -> None:
         if slot in self._busy:
             raise TaskError(f"slot {slot} is still carrying out its last reply. Call poll() first")
+
+
+class Makers:
+    """Processes that make a curriculum's next tasks; on a few cores none, and they are made here."""
+
+    def __init__(self, processes: int | None = None) -> None:
+        count = (cores() if cores() >= MANY else 0) if processes is None else processes
+        self.hands = [Hand() for _ in range(count)]
+
+    def draw(self, curriculum: Curriculum, count: int) -> list[Task]:
+        """What `count` calls of `curriculum.next()` give: each depends on its number and the rates alone."""
+        if not self.hands or count < WORTH:
+            return [curriculum.next() for _ in range(count)]
+        size = -(-count // len(self.hands))
+        starts = range(curriculum.drawn, curriculum.drawn + count, size)
+        for hand, start in zip(self.hands, starts, strict=False):
+            hand.line.send((curriculum, start, min(size, starts.stop - start)))
+        made = [task for hand, _ in zip(self.hands, starts, strict=False) for task in hand.hear()]
+        curriculum.drawn = starts.stop
+        return made
+
+    def close(self) -> None:
+        for hand in self.hands:
+            hand.close()
 
 
 def _ready(lines: list[Connection], timeout: float | None) -> list[Connection]:
@@ -131,68 +181,57 @@ def _ready(lines: list[Connection], timeout: float | None) -> list[Connection]:
     return found
 
 
-def _step(said: Step | Exception) -> Step:
-    if isinstance(said, Exception):
-        raise said
-    return said
+# ── in the process ──────────────────────────────────────────────────────────────────────────────
 
 
-def _work(line: Connection, config: EnvConfig) -> None:
-    """One process: takes tasks and replies, sends steps, until it is told to stop or its parent is gone."""
-    _deaf()
-    envs: dict[int, CodingEnv] = {}
-    speaking = threading.Lock()
+def serve(number: int) -> None:
+    """Take tasks, replies and draws from this descriptor and answer, until the other end is closed."""
+    line = Connection(number)
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt), Worker(line, line.recv()) as worker:
+        while True:
+            worker.take(line.recv())
 
-    def carry_out(slot: int, reply: str) -> None:
+
+class Worker:
+    """The slots of one process."""
+
+    def __init__(self, line: Connection, config: EnvConfig) -> None:
+        self.line, self.config = line, config
+        self._envs: dict[int, CodingEnv] = {}
+        self._pool = ThreadPoolExecutor(THREADS, "gym")
+        self._speaking = threading.Lock()
+
+    def take(self, asked: tuple[Any, ...]) -> None:
+        if isinstance(asked[0], Curriculum):
+            self._answer(_draw, *asked)
+        elif isinstance(asked[1], Task):
+            env = self._envs.setdefault(asked[0], CodingEnv((), self.config))
+            env.reset(options={"task": asked[1]})
+        else:
+            self._pool.submit(self._answer, self._step, *asked)
+
+    def _step(self, slot: int, reply: str) -> Step:
+        return Step(slot, *self._envs[slot].step(reply))
+
+    def _answer(self, work: Any, *given: Any) -> None:
         try:
-            said: Step | Exception = Step(slot, *envs[slot].step(reply))
-        except Exception as error:  # told there, where somebody can read it
+            said = work(*given)
+        except Exception as error:  # raised there, where somebody can read it
             said = error
-        with speaking, contextlib.suppress(OSError):
-            line.send(said)
+        with self._speaking, contextlib.suppress(OSError):
+            self.line.send(said)
 
-    pool = ThreadPoolExecutor(THREADS, "gym")
-    with contextlib.suppress(EOFError, OSError):
-        while (asked := line.recv()) is not None:
-            slot, what = asked
-            if isinstance(what, Task):
-                envs.setdefault(slot, CodingEnv((), config)).reset(options={"task": what})
-            else:
-                pool.submit(carry_out, slot, what)
-    pool.shutdown(wait=True, cancel_futures=True)
-    for env in envs.values():
-        env.close()
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for env in self._envs.values():
+            env.close()
 
 
-class Makers:
-    """Processes that make a curriculum's next tasks; on a few cores none, and they are made here."""
-
-    def __init__(self, processes: int | None = None) -> None:
-        self.count = (cores() if cores() >= MANY else 0) if processes is None else processes
-        spawn = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(self.count, spawn, _deaf) if self.count else None
-
-    def draw(self, curriculum: Curriculum, count: int) -> list[Task]:
-        """What `count` calls of `curriculum.next()` give: each depends on its number and the rates alone."""
-        if self._pool is None or count < WORTH:
-            return [curriculum.next() for _ in range(count)]
-        size = -(-count // (4 * self.count))
-        starts = range(curriculum.drawn, curriculum.drawn + count, size)
-        parts = [(curriculum, start, min(size, starts.stop - start)) for start in starts]
-        made = [task for some in self._pool.map(_draw, parts) for task in some]
-        curriculum.drawn = starts.stop
-        return made
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _deaf() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to hear
-
-
-def _draw(part: tuple[Curriculum, int, int]) -> list[Task]:
-    curriculum, start, count = part
+def _draw(curriculum: Curriculum, start: int, count: int) -> list[Task]:
     curriculum.drawn = start
     return [curriculum.next() for _ in range(count)]

@@ -47,11 +47,20 @@ def test_processes_say_what_threads_say():
 def test_a_process_that_died_is_named():
     with Farm(1, CONFIG, processes=1) as envs:
         envs.reset(0, next(iter(catalog.tasks("train", count=1))))
-        envs._hands[0].kill()
-        envs._busy.add(0)
+        envs.submit(0, "nonsense")
+        envs.poll()
+        envs.hands[0].process.kill()
         with pytest.raises(SandboxError, match="rusty doctor"):
             while True:
+                envs._busy.clear()
+                envs.submit(0, "nonsense")
                 envs.poll()
+
+
+def test_a_process_ends_with_the_one_that_asked():
+    hand = farm.Hand(CONFIG)
+    hand.line.close()
+    assert hand.process.wait(60) == 0
 
 
 def test_few_slots_and_few_cores_keep_threads(monkeypatch):
