@@ -19,7 +19,7 @@ from string import Template
 from typing import Any
 
 from rusty_r2.agent.prompt import SYSTEM
-from rusty_r2.data import refusals
+from rusty_r2.data import programs, refusals
 from rusty_r2.data.episode import Episode, Turn, say
 from rusty_r2.data.names import Namer, vocabulary
 from rusty_r2.protocol import Action, Cmd, Edit, Msg
@@ -46,6 +46,7 @@ def lessons(words: Sequence[str], count: int, *, seed: int = 0) -> Iterator[Epis
         (_code, 5),
         (refusals.refused, 3),
         (refusals.granted, 3),
+        (programs.program, 10),
     )
     makers = [maker for maker, weight in kinds for _ in range(weight)]
     for number in range(count):
