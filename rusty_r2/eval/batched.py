@@ -2,17 +2,17 @@
 """A Hugging Face model on the bench, many questions side by side: what a GPU is for.
 
 The words are those that agent/hf.py would get one by one (same template, same grammar, same draws); what is
-saved is time. Examples that all questions share are read once and their keys and values copied to every row;
-rows that end leave the batch. In the gym a batch of episodes goes on turn by turn together.
+saved is time. Examples that all questions share are read once and kept once (lm/beginnings.py); words are
+chosen where the model computes; rows that end leave the batch. In the gym a batch of episodes goes on turn by
+turn together.
 """
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,14 +22,19 @@ from rusty_r2.agent.speech import closing, rendered
 from rusty_r2.eval.mind import Ask, Played, Shot, Speech, is_action
 from rusty_r2.gym.env import EnvConfig
 from rusty_r2.gym.vector import VectorEnv
-from rusty_r2.lm.sampling import Sampling, choose, uniform
+from rusty_r2.lm.beginnings import Beginning, Repeated, Rows, fits, pick
+from rusty_r2.lm.sampling import Sampling, uniform
 from rusty_r2.task import Task
 
 if TYPE_CHECKING:
+    import torch
+
     from rusty_r2.lm.grammar import ActionGrammar, Matcher
     from rusty_r2.lm.transformer import Transformer
 
 CONTEXT = 8192
+SMALL = 2 << 30
+"""bytes of weights; up to here every machine computes in float32, and says the same"""
 
 
 @dataclass
@@ -69,14 +74,16 @@ class Batched:
         self.model, self.address, self.batch = model, address, batch
         self.digest = HFPolicy(model, MindOptions(grammar=False)).digest
         self._grammar: ActionGrammar | None = None
-        self._shared: tuple[list[int], Any] = ([], None)
+        self._shared: Beginning | None = None
 
     @classmethod
     def load(cls, name: str, address: str = "", *, device: str = "cpu", batch: int = 64) -> Batched:
         """`name` is what follows hf: in an address."""
-        from rusty_r2.lm.transformer import Transformer
+        from rusty_r2.lm.transformer import Transformer, dtype_for, locate
 
-        model = Transformer.load(name, context=CONTEXT, device=device)
+        weights = [path.stat().st_size for path in locate(name).glob("model*.safetensors")]
+        dtype = "float32" if 0 < sum(weights) <= SMALL else dtype_for(device)
+        model = Transformer.load(name, context=CONTEXT, device=device, dtype=dtype)
         return cls(model, address or f"hf:{name}", batch)
 
     def answer(self, asks: Sequence[Ask], speech: Speech) -> Iterator[tuple[int, str]]:
@@ -141,74 +148,50 @@ class Batched:
         return texts
 
     def _write(self, rows: list[_Row], prompts: Sequence[list[int]], sampling: Sampling) -> None:
-        import torch
-
+        """Let the rows speak to their end, all together."""
         if not rows:
             return
-        device = self.model.model.device
-        with torch.inference_mode():
-            common, cache = self._prefix(prompts)
-            fresh = [[*ids[common:], *row.tokens] for ids, row in zip(prompts, rows, strict=True)]
-            for row in rows:
-                row.read = len(row.tokens)
-            wide = max(map(len, fresh))
-            pad = [wide - len(ids) for ids in fresh]
-            ids = torch.tensor([[0] * p + f for p, f in zip(pad, fresh, strict=True)], device=device)
-            seen = torch.tensor([[1] * common + [0] * p + [1] * (wide - p) for p in pad], device=device)
-            if cache is not None:
-                cache.batch_repeat_interleave(len(rows))
-            active = [row for row in rows if not row.finish]
-            while active:
-                place = (seen.cumsum(1) - 1)[:, -ids.shape[1] :].clamp(min=0)
-                out = self.model.model(
-                    ids, attention_mask=seen, position_ids=place, past_key_values=cache, use_cache=True,
-                    logits_to_keep=1,
-                )  # fmt: skip
-                cache = out.past_key_values
-                self._choose(rows, out.logits[:, -1], sampling)
-                stay = [at for at, row in enumerate(rows) if not row.finish]
-                active = [rows[at] for at in stay]
-                if active and 4 * len(active) <= 3 * len(rows):
-                    chosen = torch.tensor(stay, device=device)
-                    cache.batch_select_indices(chosen)
-                    seen, rows = seen[chosen], active
-                ids = torch.tensor([[_next(row)] for row in rows], device=device)
-                seen = torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
+        common, reader = self._reader(prompts)
+        fresh = [[*ids[common:], *row.tokens] for ids, row in zip(prompts, rows, strict=True)]
+        for row in rows:
+            row.read = len(row.tokens)
+        logits = reader.begin(fresh, rows[0].most)
+        while True:
+            self._choose(rows, logits, sampling)
+            stay = [at for at, row in enumerate(rows) if not row.finish]
+            if not stay:
+                return
+            if 8 * len(stay) <= 7 * len(rows):
+                reader.keep(stay)
+                rows = [rows[at] for at in stay]
+            logits = reader.step([_next(row) for row in rows])
 
-    def _choose(self, rows: Sequence[_Row], logits: Any, sampling: Sampling) -> None:
+    def _choose(self, rows: Sequence[_Row], logits: torch.Tensor, sampling: Sampling) -> None:
         """The next word of every row that has nothing left to read."""
         ready = [at for at, row in enumerate(rows) if not row.finish and row.read == len(row.tokens)]
         if not ready:
             return
         some = [rows[at] for at in ready]
         masks = [row.matcher.mask() for row in some if row.matcher is not None]
-        chance = uniform([row.seed for row in some], [len(row.tokens) for row in some])
-        numbers = np.asarray(logits[ready].float().cpu().numpy(), np.float32)
         mask = np.stack(masks) if masks else None
-        tokens, _, _ = choose(numbers, sampling, chance, mask, [row.tokens for row in some])
-        for row, token in zip(some, tokens, strict=True):
-            if int(token) in self.model.ends:
+        chance = uniform([row.seed for row in some], [len(row.tokens) for row in some])
+        for row, token in zip(some, pick(logits[ready], sampling, chance, mask), strict=True):
+            if token in self.model.ends:
                 row.finish = "stop"
             else:
-                row.say(int(token))
+                row.say(token)
 
-    def _prefix(self, prompts: Sequence[list[int]]) -> tuple[int, Any]:
-        """How many tokens all prompts begin with alike, and a copy of what the model made of them."""
-        import torch
-        from transformers import DynamicCache
-
+    def _reader(self, prompts: Sequence[list[int]]) -> tuple[int, Rows | Repeated]:
+        """How many tokens all prompts begin with alike, and what reads the rest."""
         first, last = min(prompts), max(prompts)
         pairs = zip(first, last, strict=False)
         same = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(last)))
         common = min(same, min(map(len, prompts)) - 1)
-        if common < 16:
-            return 0, DynamicCache(config=self.model.model.config)
-        if self._shared[0] != first[:common]:
-            cache = DynamicCache(config=self.model.model.config)
-            ids = torch.tensor([first[:common]], device=self.model.model.device)
-            self.model.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            self._shared = (first[:common], cache)
-        return common, copy.deepcopy(self._shared[1])
+        if not fits(self.model.model):
+            return common, Repeated(self.model.model, first[:common])
+        if self._shared is None or self._shared.ids != tuple(first[:common]):
+            self._shared = Beginning.read(self.model.model, first[:common])
+        return common, Rows(self.model.model, self._shared)
 
     def _ids(self, turns: Sequence[Turn]) -> list[int]:
         return self.model.tokenize(rendered(turns, self.model.render))

@@ -33,7 +33,7 @@ def evaluate(config: EvalConfig) -> str:
     columns: dict[str, list[Figure]] = {}
     seconds: dict[str, dict[str, float]] = {}
     for address in dict.fromkeys(config.addresses):
-        job = Job(open_mind(address, device=config.device, batch=config.batch), config)
+        job = Job(open_mind(address, device=config.device, batch=config.side_by_side), config)
         columns[address] = []
         seconds[address] = {}
         for name in config.measures:

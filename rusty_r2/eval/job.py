@@ -60,18 +60,22 @@ class EvalConfig:
     """only actions can be said; --no-constrain measures what a mind says by itself"""
     max_turns: int = 4
     """replies in a gym episode"""
-    batch: int = 64
-    """questions our own model answers side by side; 512 suits a GPU"""
+    batch: int = 0
+    """questions answered side by side; 0: 64 on a CPU, 512 on a GPU"""
     device: str = "cpu"
     """cpu, or cuda"""
     json: bool = False
     """print for scripts"""
 
     def __post_init__(self) -> None:
-        if self.limit < 0 or self.shots < 0 or min(self.samples, self.max_turns, self.batch) < 1:
-            raise ConfigError("--limit and --shots are 0 or more; --samples, --max-turns, --batch 1 or more")
+        if min(self.limit, self.shots, self.batch) < 0 or min(self.samples, self.max_turns) < 1:
+            raise ConfigError("--limit, --shots, --batch are 0 or more; --samples, --max-turns 1 or more")
         if not self.addresses or not self.measures:
             raise ConfigError("give an address and a measure. Type: rusty eval rusty --measures gym")
+
+    @property
+    def side_by_side(self) -> int:
+        return self.batch or (64 if self.device == "cpu" else 512)
 
     @property
     def bench_folder(self) -> Path | None:

@@ -94,12 +94,12 @@ class Transformer:
         self._grammar: ActionGrammar | None = None
 
     @classmethod
-    def load(cls, name: str, *, context: int = 4096, device: str = "cpu") -> Transformer:
+    def load(cls, name: str, *, context: int = 4096, device: str = "cpu", dtype: str = "") -> Transformer:
         """`name`: smollm2, a folder with a model or a LoRA adapter, or a name on the Hugging Face hub."""
         need("torch", extra="train")
         need("transformers", extra="train")
         folder = locate(name)
-        model = _weights(folder, dtype_for(device))
+        model = _weights(folder, dtype or dtype_for(device))
         tokenizer = _from_pretrained("AutoTokenizer", _with_words(folder))
         return cls(model.to(device), tokenizer, context=context, source=folder)
 
