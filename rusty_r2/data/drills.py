@@ -35,7 +35,7 @@ from rusty_r2.data.lessons import lessons, vocabulary
 from rusty_r2.data.meter import Meter
 from rusty_r2.data.packed import Encoded, encode, pack
 from rusty_r2.data.played import asked
-from rusty_r2.data.prose import Prose
+from rusty_r2.data.prose import Prose, tokenised
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.gym.families import FAMILIES
 from rusty_r2.gym.families.base import How
@@ -237,16 +237,18 @@ def _write(folder: Path, words: Tokenizer, config: DrillsConfig, meter: Meter) -
         open(folder / "own.u8", "wb") as own_file,
     ):
         out = (ids_file, own_file)
-        for name, some in (("drills", iter(jobs)), ("episodes", _file_jobs(config))):
-            for ids, own, tokens, dropped in pool.imap(_make, some):
+        # all are begun at once: what comes later is read while the workers are busy with the drills
+        begun = [("drills", pool.imap(_make, jobs)), ("episodes", pool.imap(_make, _file_jobs(config)))]
+        text = tokenised(config.text, config.tokenizer_path, pool.imap)
+        for name, parts in begun:
+            for ids, own, tokens, dropped in parts:
                 _put(out, ids, own)
                 made[name].add(ids, own, tokens, dropped)
                 meter.show(f"{made[name].pieces:,} {name}, {made[name].tokens:,} tokens")
         _check(made)
         if config.text:
             meter.show("reading text")
-            prose = Prose.read(config.text, words, config.tokenizer_path, pool.imap)
-            _write_text(out, prose, made, config)
+            _write_text(out, Prose.read(config.text, words, text), made, config)
     return made
 
 

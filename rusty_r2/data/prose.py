@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Plain text as rows of its own among the drills: who learns to act should not unlearn to read.
 
-    text = Prose.read(["corpus"], tokenizer, None, map)      a corpus folder, text files, JSONL, `machine`
+    text = Prose.read(["corpus"], tokenizer)                 a corpus folder, text files, JSONL, `machine`
     for ids in text.rows(5000, length=1024, seed=0): …       as many rows as wanted, some at a time
 
 Every document is <bos> text <eos>, in an order that a seed decides; rows are windows of the documents end to
@@ -28,6 +28,8 @@ from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.lm.tokenizer import BOS, EOS, Tokenizer
 
 Ids = NDArray[np.uint16]
+Part = tuple[Ids, NDArray[np.int64]]
+"""documents end to end, and the size of each"""
 Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """`map`, or that of a pool of processes"""
 PART = 500_000
@@ -44,17 +46,14 @@ class Prose:
     sizes: NDArray[np.int64]
 
     @classmethod
-    def read(cls, sources: Sequence[str], tokenizer: Tokenizer, path: Path | None, spread: Spread) -> Prose:
-        """All training text of some sources; `path` is where workers find the tokenizer."""
-        pieces: list[tuple[Ids, NDArray[np.int64]]] = []
-        plain = [source for source in sources if not _is_corpus(source)]
-        for source in sources:
-            if _is_corpus(source):
-                pieces.append(_shards(Path(source), tokenizer))
-        pieces += spread(_tokenise, ((path, texts) for texts in _parts(_texts(plain))))
+    def read(cls, sources: Sequence[str], tokenizer: Tokenizer, plain: Iterable[Part] | None = None) -> Prose:
+        """All training text of some sources; `plain` is what `tokenised` gives for them."""
+        pieces = [_shards(Path(source), tokenizer) for source in sources if _is_corpus(source)]
+        pieces += tokenised(sources, None, map) if plain is None else plain
         if not pieces:
             raise DataError(f"no text in {', '.join(sources)}. --text takes a corpus, text files or JSONL")
-        return cls(*(np.concatenate([piece[i] for piece in pieces]) for i in (0, 1)))
+        tokens, sizes = (np.concatenate([piece[i] for piece in pieces]) for i in (0, 1))
+        return cls(tokens, sizes)
 
     def rows(self, count: int, *, length: int, seed: int) -> Iterator[Ids]:
         """`count` rows of length + 1 tokens; text comes again, cut elsewhere, only after all of it came."""
@@ -81,11 +80,17 @@ class Prose:
         return np.concatenate([self.tokens[ends[i] - self.sizes[i] : ends[i]] for i in order])
 
 
+def tokenised(sources: Iterable[str], path: Path | None, spread: Spread) -> Iterable[Part]:
+    """The documents of those sources that are no corpus yet; `path` is where workers find the tokenizer."""
+    plain = [source for source in sources if not _is_corpus(source)]
+    return spread(_tokenise, ((path, texts) for texts in _parts(_texts(plain))))
+
+
 def _is_corpus(source: str) -> bool:
     return (Path(source) / "manifest.json").is_file() and any(Path(source).glob("*.documents"))
 
 
-def _shards(folder: Path, tokenizer: Tokenizer) -> tuple[Ids, NDArray[np.int64]]:
+def _shards(folder: Path, tokenizer: Tokenizer) -> Part:
     shards = Shards(folder, "train", length=1, batch=1)
     theirs = shards.manifest.get("tokenizer")
     if theirs != tokenizer.fingerprint:
@@ -120,7 +125,7 @@ def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
         yield part
 
 
-def _tokenise(job: tuple[Path | None, list[str]]) -> tuple[Ids, NDArray[np.int64]]:
+def _tokenise(job: tuple[Path | None, list[str]]) -> Part:
     """One worker's part."""
     path, texts = job
     found = [np.array([BOS, *ids, EOS], np.uint16) for ids in _words(path).encode_batch(texts)]

@@ -103,7 +103,7 @@ def test_text_has_its_share_of_the_rows_and_of_every_step(text: Path, tmp_path: 
 
 
 def test_no_text_comes_again_before_all_of_it_came(text: Path) -> None:
-    prose = Prose.read([str(text)], Tokenizer.load(), None, map)
+    prose = Prose.read([str(text)], Tokenizer.load())
     windows = (len(prose.tokens) - 1) // 256
     twice = np.concatenate(list(prose.rows(2 * windows, length=256, seed=0)))
     assert twice.shape == (2 * windows, 257)
@@ -118,10 +118,10 @@ def test_documents_that_a_corpus_holds_out_are_left_out(text: Path, tmp_path: Pa
     words = Tokenizer.load()
     texts = [json.loads(line)["text"] for line in text.read_text().splitlines()]
     held = {one for one in texts if rank_of(one) < CorpusConfig.heldout}
-    read = Prose.read([str(text)], words, None, map)
+    read = Prose.read([str(text)], words)
     assert held and len(read.sizes) == len(texts) - len(held)
     corpus.build(CorpusConfig(source=(str(text),), output_dir=tmp_path / "c", alike=2, wrapped=0))
-    again = Prose.read([str(tmp_path / "c")], words, None, map)
+    again = Prose.read([str(tmp_path / "c")], words)
     assert sorted(again.sizes) == sorted(read.sizes)
     assert not any(one[:20] in words.decode(map(int, read.tokens)) for one in held)
 

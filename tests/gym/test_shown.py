@@ -41,7 +41,8 @@ def test_a_part_of_every_list_of_wordings_is_shown(share):
 def test_tasks_made_to_be_shown_are_and_the_others_are_known_by_their_tag():
     some = Shown(1.0, 0.5)
     for family in TRAINED:
-        assert all(shown(family.make(seed, family.levels[0], "train", How(shown=0.5)), some) for seed in range(8))
+        made = [family.make(seed, family.levels[0], "train", How(shown=0.5)) for seed in range(8)]
+        assert all(shown(task, some) for task in made)
     open_tasks = [family.make(seed, family.levels[0]) for family in TRAINED for seed in range(8)]
     hidden = [task for task in open_tasks if not shown(task, some)]
     assert len(open_tasks) * 0.4 < len(hidden) < len(open_tasks)
@@ -59,8 +60,6 @@ def test_the_catalogue_gives_only_what_is_shown():
 def test_held_out_tasks_are_the_same_whatever_is_shown():
     asked = {"split": "heldout", "count": 60}
     assert [*catalog.tasks(**asked, some=Shown(0.3, 0.3))] == [*catalog.tasks(**asked)]
-        *catalog.tasks("heldout", count=60)
-    ]
 
 
 @pytest.mark.parametrize("shares", [(0.0, 1.0), (1.0, 1.1)])
