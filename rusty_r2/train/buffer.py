@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Episodes as tensors: what PPO's update reads, cut into minibatches of whole episodes.
 
-Rows are episodes, padded on the right; columns are tokens. `choices` scores every token the model chose,
-under the same distribution it was sampled from: the temperature, and the words that were possible then
-(grammar, top-k, top-p: all of them are in the kept bit masks, so the support cannot shift by rounding).
-Logits exist for chosen tokens only, a chunk at a time. What all rows begin with (the system's words) is read
-once and its state handed to every row.
+Rows are episodes, the shortest first, padded on the right; columns are tokens. `choices` scores every token
+the model chose, under the same distribution it was sampled from: the temperature, and the words that were
+possible then (grammar, top-k, top-p: all of them are in the kept bit masks, so the support cannot shift by
+rounding). Logits exist for chosen tokens only, a chunk at a time. What all rows begin with (the system's
+words) is read once and its state handed to every row. Rows are read in a few parts, each as long as its
+longest row, for else half of what is read would be padding. A GPU's kernels are compiled for kinds of sizes:
+there sizes are rounded up.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ from rusty_r2.lm.sampling import Sampling, allowed, log_probs
 
 CHUNK = {"cpu": 512, "cuda": 8192}
 """chosen tokens whose logits exist at once, by device"""
+PARTS, PART = 4, 8
+"""parts that rows are read in, at most, and the fewest rows of one"""
+GRID = {"cpu": (1, 1), "cuda": (16, 64)}
+"""rows and columns of a part are made multiples of these, by device"""
 
 
 class Choices(NamedTuple):
@@ -59,16 +65,24 @@ class Batch:
     """[n, words/32]"""
     shared: int = 0
     """tokens that every row begins with, before the first choice"""
+    parts: tuple[tuple[slice, int], ...] = ()
+    """rows that are read together, and their columns; empty: all rows, all columns"""
+    places: NDArray[np.int64] | None = None
+    """[n] where the chosen tokens stand in the buffer"""
 
     def choices(self, model: TinyRWKVLM, sampling: Sampling) -> Choices:
         """What `model` thinks of the chosen tokens, with gradients where they are on."""
-        ids, state = self.ids[:, self.shared :], None
+        state = None
         if self.shared:
-            state = model.trunk(self.ids[:1, : self.shared])[1].expand(-1, -1, len(ids), -1)
-        hidden, _ = model.trunk(ids[:, :-1], state)
-        before = self.acted[:, self.shared + 1 :]  # a token is chosen by the state before it
-        at, words = hidden[before], ids[:, 1:][before]
-        parts, chunk = [], CHUNK.get(ids.device.type, CHUNK["cpu"])
+            state = model.trunk(self.ids[-1:, : self.shared])[1]
+        found = []
+        for rows, columns in self.parts or ((slice(None), self.ids.shape[1]),):
+            ids, acted = self.ids[rows, self.shared : columns], self.acted[rows, self.shared + 1 : columns]
+            known = None if state is None else state.expand(-1, -1, len(ids), -1)
+            hidden, _ = model.trunk(ids[:, :-1], known)
+            found.append((hidden[acted], ids[:, 1:][acted]))  # a token is chosen by the state before it
+        at, words = (torch.cat(part) for part in zip(*found, strict=True))
+        parts, chunk = [], CHUNK.get(words.device.type, CHUNK["cpu"])
         for start in range(0, len(words), chunk):
             stop = start + chunk
             mask = None if self.kept is None else self._mask(start, stop, model.config.vocab_size)
@@ -101,6 +115,28 @@ def _shared(ids: NDArray[np.int64], acted: NDArray[np.bool_]) -> int:
     return int(np.argmax(differ))
 
 
+def _rounded(
+    ids: NDArray[np.int64],
+    acted: NDArray[np.bool_],
+    shared: int,
+    ends: NDArray[np.int64],
+    grid: tuple[int, int],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], int, tuple[tuple[slice, int], ...]]:
+    """Rows (the shortest first) cut into parts of sizes that the grid allows; added rows choose nothing."""
+    count = max(1, min(PARTS, len(ids) // max(PART, grid[0])))
+    size = -(-len(ids) // (count * grid[0])) * grid[0]
+    more = count * size - len(ids) if grid[0] > 1 else 0
+    shared = shared // min(grid[1], 16) * min(grid[1], 16)
+    ends = np.concatenate([np.full(more, ends[0]), ends])
+    parts = []
+    for start in range(0, len(ends), size):
+        rows = slice(start, min(start + size, len(ends)))
+        read = int(ends[rows].max()) - shared - 1
+        parts.append((rows, shared + 1 + -(-read // grid[1]) * grid[1]))
+    wider = ((more, 0), (0, parts[-1][1] - ids.shape[1]))
+    return np.pad(ids, wider), np.pad(acted, wider), shared, tuple(parts)
+
+
 class RolloutBuffer:
     """The episodes of one round of play, with what was worked out about them."""
 
@@ -109,6 +145,8 @@ class RolloutBuffer:
         self.device = device
         self._ids = [np.array(episode.ids, np.int64) for episode in self.episodes]
         self._acted = [np.array(episode.acted, bool) for episode in self.episodes]
+        self._ends = np.array([np.flatnonzero(acted)[-1] + 1 for acted in self._acted], np.int64)
+        self._grid = GRID.get(torch.device(device).type, GRID["cpu"])
         ends = np.cumsum([0, *(acted.sum() for acted in self._acted)]).tolist()
         self._spans = [slice(start, end) for start, end in itertools.pairwise(ends)]
         self.advantage, self.target, self.start_logp = (np.zeros(ends[-1], np.float32) for _ in range(3))
@@ -129,13 +167,15 @@ class RolloutBuffer:
         return [np.array(episode.reward, np.float32)[acted] for episode, acted in both]
 
     def batch(self, rows: Sequence[int]) -> Batch:
-        """These episodes, padded to the longest of them."""
-        longest = max(len(self._ids[row]) for row in rows)
-        ids = np.zeros((len(rows), longest), np.int64)
-        acted = np.zeros((len(rows), longest), bool)
+        """These episodes up to their last choices, the shortest first."""
+        rows = sorted(rows, key=lambda row: int(self._ends[row]))
+        ids = np.zeros((len(rows), int(self._ends[rows[-1]])), np.int64)
+        acted = np.zeros(ids.shape, bool)
         for place, row in enumerate(rows):
-            ids[place, : len(self._ids[row])] = self._ids[row]
-            acted[place, : len(self._acted[row])] = self._acted[row]
+            end = self._ends[row]
+            ids[place, :end], acted[place, :end] = self._ids[row][:end], self._acted[row][:end]
+        shared = _shared(ids, acted) if len(rows) > 1 else 0
+        ids, acted, shared, parts = _rounded(ids, acted, shared, self._ends[rows], self._grid)
         order = np.concatenate([np.arange(self._spans[row].start, self._spans[row].stop) for row in rows])
         kept = [mask for row in rows for mask in self.episodes[row].kept]
 
@@ -152,7 +192,9 @@ class RolloutBuffer:
             start_logp=part(self.start_logp),
             weight=part(self.weight),
             kept=np.stack(kept) if kept else None,
-            shared=_shared(ids, acted) if len(rows) > 1 else 0,
+            shared=shared,
+            parts=parts,
+            places=order,
         )
 
     def minibatches(self, count: int, chance: torch.Generator) -> Iterator[Batch]:

@@ -273,16 +273,19 @@ class Training:
     @torch.no_grad()
     def _score(self, buffer: RolloutBuffer) -> None:
         """What the starting policy thinks of every choice, and the present one where other weights played."""
-        start, now = [], []
+        now, value = np.zeros_like(buffer.logp), np.zeros_like(buffer.value)
+        others = self.config.rollout_weights != "fp32"
         for batch in buffer.in_order(ROWS.get(self.device, ROWS["cpu"])):
-            start.append(batch.choices(self.start, self.sampling).logp.cpu().numpy())
-            if self.config.rollout_weights != "fp32":
-                now.append(batch.choices(self.model, self.sampling))
-        buffer.start_logp = np.concatenate(start)
-        if now:
-            logp = np.concatenate([choices.logp.cpu().numpy() for choices in now])
-            buffer.weight = np.minimum(np.exp(logp - buffer.logp), HEAVIEST)
-            buffer.logp, buffer.value = logp, np.concatenate([c.value.cpu().numpy() for c in now])
+            logp = batch.choices(self.start, self.sampling).logp
+            buffer.start_logp[batch.places] = logp.cpu().numpy()
+            if others:
+                choices = batch.choices(self.model, self.sampling)
+                now[batch.places], value[batch.places] = (
+                    numbers.cpu().numpy() for numbers in (choices.logp, choices.value)
+                )
+        if others:
+            buffer.weight = np.minimum(np.exp(now - buffer.logp), HEAVIEST)
+            buffer.logp, buffer.value = now, value
 
     def _tasks(self) -> list[Task]:
         """The tasks of a round, drawn before the first is played: timing decides nothing."""

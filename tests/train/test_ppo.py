@@ -159,6 +159,28 @@ def test_what_episodes_begin_with_is_read_once_and_learned_from_as_if_read_by_ea
         assert (once - each).abs().max() <= 1e-4 * each.abs().max() + 1e-6
 
 
+@pytest.mark.parametrize("grid", [(1, 1), (4, 32)])
+def test_rows_in_parts_are_rows_together(tokenizer, grid, monkeypatch):
+    from rusty_r2.train import buffer as tensors
+
+    monkeypatch.setattr(tensors, "PART", 2)
+    monkeypatch.setitem(tensors.GRID, "cpu", grid)
+    model, sampling = lively_model(len(tokenizer)), Sampling(temperature=1.0, top_k=9, seed=5)
+    buffer = RolloutBuffer(played(model, tokenizer, sampling=sampling, count=9, max_new_tokens=4))
+    batch = buffer.batch(range(9))
+    sizes = [batch.ids[rows, batch.shared + 1 : columns].shape for rows, columns in batch.parts]
+    assert len(sizes) > 1 and sizes[0][1] <= sizes[-1][1]
+    assert all(rows % grid[0] == 0 and columns % grid[1] == 0 for rows, columns in sizes)
+    together = replace(batch, parts=(), shared=0)
+    with torch.no_grad():
+        for one, other in zip(batch.choices(model, sampling), together.choices(model, sampling), strict=True):
+            assert torch.allclose(one, other, atol=1e-5)
+        assert torch.allclose(batch.choices(model, sampling).logp, batch.logp, atol=1e-5)
+    assert batch.logp.tolist() == buffer.logp[batch.places].tolist()
+    alone = [buffer.batch([row]) for row in range(9)]
+    assert sorted(batch.places.tolist()) == [place for one in alone for place in one.places.tolist()]
+
+
 def test_an_episode_is_the_conversation_and_only_its_own_tokens_act(tokenizer):
     from rusty_r2.agent.prompt import SYSTEM
     from rusty_r2.lm.chat import encode_turn, open_chat, open_reply
