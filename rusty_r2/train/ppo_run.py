@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -107,8 +108,8 @@ class Training:
         self.done, self.best = 0, -1.0
         self.last = False
         """the round under way is the last one"""
-        self.longest, self.examined = 0.0, 0.0
-        """seconds of the longest round, and of the last evaluation"""
+        self.lately, self.examined = deque[float](maxlen=3), 0.0
+        """seconds of the last rounds (the first compiles), and of the last evaluation"""
         self.last_score: heldout.Score | None = None
         self.first_score: list[Any] = []
         self._prepare()
@@ -215,7 +216,7 @@ class Training:
 
     def _late(self) -> bool:
         """Another round, the last evaluation and saving would not fit into the minutes given."""
-        needed = time.monotonic() - self.began + self.longest + self.examined + RESERVE
+        needed = time.monotonic() - self.began + max(self.lately) + self.examined + RESERVE
         return bool(self.config.max_minutes) and needed > 60 * self.config.max_minutes
 
     def finish(self, number: int, facts: dict[str, Any]) -> None:
@@ -225,7 +226,7 @@ class Training:
         self.run.log(number, facts)
         shown = {"reward": facts["reward/mean"], "pass": facts["play/pass_rate"], "kl": facts["policy/kl"]}
         self.progress.report(number, int(facts["play/tokens"] * number), shown)
-        self.longest = max(self.longest, facts["time/round_s"])
+        self.lately.append(facts["time/round_s"])
         self.last = last = number == self.config.updates or bool(self.stop.asked) or self._late()
         if last or (self.config.eval_interval and number % self.config.eval_interval == 0):
             self.evaluate(number)
