@@ -90,9 +90,7 @@ private:
         for (int k = 0; k < inputs; k++) to[4 * k] = x[k];
     }
     __attribute__((noinline)) void put_bytes(int token, const float* x, int from, int count, int stretch) {
-        Lanes top = all(1e-30f);
-        spread(count, [&](int k, int some) { top = larger(size(load(x + k, some)), top); });
-        const float most = largest(top), turn = 127.f / most;
+        const float most = largest_of(x, count, 1e-30f, size), turn = 127.f / most;
         scale[(size_t)stretch * padded() + token] = most / 127.f;
         alignas(64) int8_t row[STRETCH + GROUP];
         memset(row + count, 0, GROUP);
@@ -175,15 +173,28 @@ static inline void unpack_some(const uint8_t* from, const int8_t* m, int8_t* low
     memcpy(lower, &low, sizeof low), memcpy(upper, &high, sizeof high);
 }
 
+#ifdef RUSTY_NEON
+static inline void four_times(const int8_t* eight, int8_t* to) {  // each of eight bytes four times, side by side
+    const int8x8_t once = vld1_s8(eight);
+    const int16x8_t twice = vreinterpretq_s16_s8(vcombine_s8(vzip1_s8(once, once), vzip2_s8(once, once)));
+    vst1q_s8(to, vreinterpretq_s8_s16(vzip1q_s16(twice, twice)));
+    vst1q_s8(to + 16, vreinterpretq_s8_s16(vzip2q_s16(twice, twice)));
+}
+#else
+static inline void four_times(const int8_t* eight, int8_t* to) {
+    for (int i = 0; i < 32; i++) to[i] = eight[i / 4];
+}
+#endif
+
 static void unpack_block(const Linear& L, int b, int8_t* to) {  // -> the block as int8 would have packed it
     const int groups = L.width / GROUP;
     const int8_t* times = (const int8_t*)L.block(b);
     const uint8_t* nibbles = (const uint8_t*)times + groups * 8;
     for (int g = 0; g < groups; g++, to += 8 * GROUP) {
-        alignas(32) uint32_t m[8];  // each row's multiplier four times
-        for (int i = 0; i < 8; i++) m[i] = (uint8_t)times[g * 8 + i] * 0x01010101u;
+        alignas(32) int8_t m[32];
+        four_times(times + g * 8, m);
         for (int i = 0; i < 128; i += LANES_I8)
-            unpack_some(nibbles + g * 128 + i, (const int8_t*)m + i % 32, to + i, to + 128 + i);
+            unpack_some(nibbles + g * 128 + i, m + i % 32, to + i, to + 128 + i);
     }
 }
 

@@ -10,6 +10,9 @@
 #else
 #define LANES 4
 #endif
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
 #define INLINE static inline __attribute__((always_inline))
 #define APART static __attribute__((noinline))  // one copy: compiling must not take longer than talking
 typedef float Lanes __attribute__((vector_size(LANES * 4)));
@@ -22,7 +25,11 @@ INLINE Lanes load(const float* from, int count) {
     return v;
 }
 INLINE void save(float* to, Lanes v, int count) { memcpy(to, &v, sizeof(float) * count); }
+#ifdef __aarch64__
+INLINE Lanes larger(Lanes a, Lanes b) { return (Lanes)vmaxnmq_f32((float32x4_t)a, (float32x4_t)b); }
+#else
 INLINE Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
+#endif
 INLINE Lanes size(Lanes a) { return (Lanes)((Bits)a & 0x7fffffff); }
 INLINE float sum(Lanes v) {
     float total = 0;
@@ -59,14 +66,18 @@ INLINE Lanes sigmoid(Lanes x) {
     return (x >= 0.f ? all(1.f) : e) / (1.f + e);
 }
 
-APART float largest_of(const float* x, int n, float least) {
+// The largest of(x), and not less than `least`; two chains, because one would wait for itself.
+template <class F> INLINE float largest_of(const float* x, int n, float least, F of) {
     Lanes a = all(least), b = a;
     int i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES)
-        a = larger(load(x + i, LANES), a), b = larger(load(x + i + LANES, LANES), b);
-    float most = largest(larger(a, b));
-    for (; i < n; i++) most = x[i] > most ? x[i] : most;
-    return most;
+        a = larger(of(load(x + i, LANES)), a), b = larger(of(load(x + i + LANES, LANES)), b);
+    a = larger(a, b);
+    for (; i < n; i++) a = larger(of(all(x[i])), a);
+    return largest(a);
+}
+APART float largest_of(const float* x, int n, float least) {
+    return largest_of(x, n, least, [](Lanes v) { return v; });
 }
 
 APART void layer_norm(const float* x, const float* weight, const float* bias, int n, float* y) {
