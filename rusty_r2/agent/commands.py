@@ -74,7 +74,8 @@ def _undo(talk: Talk, rest: str) -> None:
     for path in sorted(set(undone.restored)):
         talk.screen.notice(f"restored {path}")
     for path in sorted(set(undone.left)):
-        talk.screen.error(f"{path} was changed since; left as it is")
+        kept = f"; what stood there before: {undone.kept[path]}" if path in undone.kept else ""
+        talk.screen.error(f"{path} was changed since; left as it is{kept}")
 
 
 def _good(talk: Talk, rest: str) -> None:

@@ -8,7 +8,8 @@
 
 What stood at a path is moved aside before anything new is put there; it is never written over. The
 journal lives in the data home (`undo/`), so a request can also be undone after the program ended. A path
-that somebody changed since is left alone, and said. No link is followed: not on the way, not at the end.
+that somebody changed since is left alone, and said, with where its old contents are kept. No link is
+followed: not on the way, not at the end.
 Which changes are allowed is for approval.py and workspace.py.
 """
 
@@ -40,6 +41,8 @@ class Undone:
     restored: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     """changed by somebody since, and so left as they are"""
+    kept: dict[str, Path] = field(default_factory=dict)
+    """of those left: where what stood there before the request lies"""
 
 
 class Journal:
@@ -101,9 +104,16 @@ class Journal:
         head, *entries = [json.loads(line) for line in _lines(group / "entries.jsonl")]
         undone = Undone(head["what"])
         for entry in reversed(entries):
-            kept = self._restore(group, entry)
-            (undone.restored if kept else undone.left).append(entry["path"])
-        shutil.rmtree(group)
+            done = self._restore(group, entry)
+            (undone.restored if done else undone.left).append(entry["path"])
+            if not done and "before" in entry:
+                undone.kept[entry["path"]] = Path(entry["before"])
+        if undone.kept:
+            place = self.store / f"left-{_next(self.store, 'left-'):08d}"
+            group.rename(place)
+            undone.kept = {path: place / blob for path, blob in undone.kept.items()}
+        else:
+            shutil.rmtree(group)
         self._group = None
         return undone
 
@@ -164,11 +174,10 @@ class Journal:
 
     def _opened(self) -> Path:
         if self._group is None:
-            groups = sorted(self.store.glob("[0-9]*"))
-            for old in groups[: max(0, len(groups) + 1 - KEPT)]:
+            groups, left = sorted(self.store.glob("[0-9]*")), sorted(self.store.glob("left-*"))
+            for old in (*groups[: max(0, len(groups) + 1 - KEPT)], *left[:-KEPT]):
                 shutil.rmtree(old, ignore_errors=True)
-            number = int(groups[-1].name) + 1 if groups else 1
-            self._group = self.store / f"{number:08d}"
+            self._group = self.store / f"{_next(self.store):08d}"
             self._group.mkdir(parents=True, mode=0o700)
             head = {"what": self._what, "folder": str(self.folder), "at": now()}
             files.write(self._group / "entries.jsonl", json.dumps(head) + "\n")
@@ -199,6 +208,11 @@ class Journal:
 
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
+
+
+def _next(store: Path, kind: str = "") -> int:
+    """The number after the largest of the folders of this kind."""
+    return max((int(path.name.removeprefix(kind)) for path in store.glob(f"{kind}[0-9]*")), default=0) + 1
 
 
 def _lines(path: Path) -> Iterator[str]:

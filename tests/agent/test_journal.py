@@ -135,3 +135,36 @@ def test_a_full_disk_leaves_the_old_file_where_it_is(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
     assert (folder / "a").read_text() == "a"
+
+
+def test_what_was_left_alone_keeps_its_old_contents(tmp_path):
+    """Somebody changed the file since: it stays, and what the agent replaced is still to be had."""
+    folder = project(tmp_path)
+    journal = Journal(folder, tmp_path / "undo")
+    for again in (1, 2):
+        journal.begin("write")
+        journal.write("a", b"agent's first")
+        journal.write("a", b"agent's second")
+        journal.write("b", b"b")
+        (folder / "a").write_text("a person's")
+        undone = journal.undo()
+        assert set(undone.left) == {"a"} and undone.restored == ["b"]
+        assert (folder / "a").read_text() == "a person's"
+        assert undone.kept["a"].read_text() == ("a" if again == 1 else "a person's")
+    assert not journal.undo().what
+
+
+def test_what_nothing_was_kept_of_leaves_no_folder(tmp_path):
+    folder = project(tmp_path)
+    journal = Journal(folder, tmp_path / "undo")
+    journal.write("b", b"agent's")
+    (folder / "b").write_text("a person's")
+    undone = journal.undo()
+    assert undone.left == ["b"] and not undone.kept and not list(journal.store.iterdir())
+    for number in range(KEPT + 3):
+        journal.begin(str(number))
+        journal.write("a", str(number).encode())
+        (folder / "a").write_text("a person's")
+        journal.undo()
+    journal.write("a", b"")
+    assert len(list(journal.store.glob("left-*"))) == KEPT
