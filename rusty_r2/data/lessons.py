@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Copying as a lesson of its own: names, lines and files that must be said again exactly as they were given.
+"""Lessons without end: copying what was given, saying no, writing small functions, knowing when to stop.
 
-A small recurrent model would rather know a few hundred names by heart than carry an unknown one from the
-request to its reply. Here every name is made of any words of the tokenizer, so nothing can be known by
-heart: `chmod +x quark_Lantern7.sh` can only be copied. The requests are none of the gym's families, and
-what a lesson asks for is in lessons.toml: one line for what is said, one for what is done.
+Copying comes first: names, lines and files that must be said again exactly as they were given. A small
+recurrent model would rather know a few hundred names by heart than carry an unknown one from the request to
+its reply. Here every name is made of any words of the tokenizer, so nothing can be known by heart: `chmod +x
+quark_Lantern7.sh` can only be copied. The requests are none of the gym's families, and what a lesson asks for
+is in lessons.toml: one line for what is said, one for what is done. The other lessons are refusals.py,
+programs.py and talk.py; `SHARES` says how much of each.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from string import Template
 from typing import Any
 
 from rusty_r2.agent.prompt import SYSTEM
-from rusty_r2.data import programs, refusals
+from rusty_r2.data import programs, refusals, talk
 from rusty_r2.data.episode import Episode, Turn, say
 from rusty_r2.data.names import Namer, vocabulary
 from rusty_r2.protocol import Action, Cmd, Edit, Msg
@@ -35,20 +37,8 @@ _SLOT = re.compile(r"(?<!\$)\$([a-z]+\d*)")
 
 
 def lessons(words: Sequence[str], count: int, *, seed: int = 0) -> Iterator[Episode]:
-    """`count` episodes in which names made of `words` are copied."""
-    kinds: tuple[tuple[Callable[[Namer], Episode], int], ...] = (
-        (_command, 8),
-        (_verbatim, 2),
-        (_repeat, 2),
-        (_answer, 3),
-        (_new_file, 2),
-        (_changed_file, 3),
-        (_code, 5),
-        (refusals.refused, 3),
-        (refusals.granted, 3),
-        (programs.program, 10),
-    )
-    makers = [maker for maker, weight in kinds for _ in range(weight)]
+    """`count` episodes with names made of `words`."""
+    makers = [maker for maker, weight in SHARES for _ in range(weight)]
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
         yield rng.choice(makers)(Namer(words, rng))
@@ -151,3 +141,20 @@ def _code(namer: Namer) -> Episode:
     if stub:
         request += f"\n\nCURRENT_FILE: {path}\n{stub.rstrip()}"
     return _one("EDIT", request, Edit(path, code))
+
+
+SHARES: tuple[tuple[Callable[[Namer], Episode], int], ...] = (
+    (_command, 8),
+    (_verbatim, 2),
+    (_repeat, 2),
+    (_answer, 3),
+    (_new_file, 2),
+    (_changed_file, 3),
+    (_code, 5),
+    (refusals.refused, 4),
+    (refusals.granted, 4),
+    (programs.program, 12),
+    (talk.talk, 3),
+    (talk.tool, 2),
+)
+"""how often each kind of lesson comes"""

@@ -109,7 +109,7 @@ def _whether(source: Source, name: str, made: Arguments, rng: random.Random) -> 
     body = f"    return {'not ' * (word == 'no')}{call}({test} for {loops}{only})\n"
     items = rng.choice(source.items) + rng.choice(source.of).format(x=_reference(source, name, rng))
     begin = {
-        "all": ("all", "all", "all the"),
+        "all": ("all of the", "all the"),
         "any": ("some", "any of the", "some of the"),
         "no": ("no", "none of the"),
     }[word]
@@ -155,7 +155,7 @@ def _said(
     if keep and keep.adjective and rng.random() < 0.6:
         bare = f"{keep.adjective} {bare}"
     elif keep:
-        bare = f"{bare} that {keep.clause.format(k=codes.get(keep))}"
+        bare = f"{bare} which {keep.clause.format(k=codes.get(keep))}"
     phrase = f"the {bare}"
     if change:
         phrase = rng.choice(change.says).format(np=phrase, k=codes.get(change))

@@ -48,17 +48,17 @@ LONGEST = 90
 SENTENCES = {
     "noun": (
         "Return {it}", "Return {it}", "Return {it}", "Returns {it}", "Find {it}", "Compute {it}", "Calculate {it}", "Get {it}", "Give back {it}",
-        "Given {args}, return {it}", "Given {args}, find {it}", "You are given {args}. Return {it}", "You're given {args}. Your task is to return {it}",
-        "Write a function that takes {args} and returns {it}", "Write a function which, given {args}, returns {it}", "This function takes {args} and should return {it}",
+        "Given {args}, return {it}", "Given {args}, find {it}", "You are given {args}. Return {it}", "You're given {args}. Your job is to return {it}",
+        "Write a function that gets {args} and returns {it}", "Write a function which, given {args}, returns {it}", "This function takes {args} and should return {it}",
         "Create a function that returns {it}", "The function should return {it}", "For a given input, return {it}", "Implement a function that computes {it}", "Takes {args}, returns {it}",
     ),
     "whether": (
         "Check if {it}", "Check if {it}", "Check whether {it}", "Return True if {it}, False otherwise", "Return True if {it}", "Return True if {it} and False otherwise", "Returns True if {it}",
-        "Determine whether {it}", "Test if {it}", "Given {args}, return True if {it}, otherwise return False", "Write a function that returns True if {it}, and False if not",
-        "You are given {args}. Check if {it}", "Tell whether {it}", "Find out if {it}", "Write a function that takes {args} and checks whether {it}", "Evaluate whether {it}",
+        "Determine whether {it}", "Test if {it}", "Given {args}, return True if {it}, otherwise return False", "Write a function that gives True if {it}, and False if not",
+        "You are given {args}. Check if {it}", "Tell whether {it}", "Find out if {it}", "Write a function that gets {args} and checks whether {it}", "Evaluate whether {it}",
     ),
     "do": (
-        "{It}", "{It}", "{It}", "{It} and return the result", "Given {args}, {it}", "Write a function to {it}", "Write a function that takes {args}. It should {it}", "Your task is to {it}", "This function should {it}",
+        "{It}", "{It}", "{It}", "{It} and return the result", "Given {args}, {it}", "Write a function to {it}", "Write a function that gets {args}. It should {it}", "Your job is to {it}", "This function should {it}",
         "You are given {args}. {It}", "Implement a function to {it}", "{It}. Return the outcome",
     ),
 }  # fmt: skip
