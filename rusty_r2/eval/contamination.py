@@ -6,8 +6,10 @@
 Words are letters and digits, in small letters: spacing, signs and capitals hide nothing, and brackets alone
 make no match. An item has parts (the request, the gold answer). It counts as seen where any run of 13 words
 of a part stands in the training data; where all its parts are shorter, where each stands there whole, signs
-included. Parts of fewer than 4 words and signs say nothing. Training data are files or folders: text, JSONL
-of documents or of episodes (.xz and .gz too), or token shards.
+included. Parts of fewer than 4 words and signs say nothing, nor do runs that hold 8 words in which a tenth of
+a set is put ("Write it in solution.py. Your code should pass these tests"). Training data are files or folders: text, JSONL
+of documents or of episodes (.xz and .gz too), token shards, or the very rows of drills, turned back into
+text. All of it is read, none sampled.
 """
 
 from __future__ import annotations
@@ -16,14 +18,20 @@ import gzip
 import hashlib
 import json
 import lzma
+import multiprocessing
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rusty_r2.data.drills import Drills, is_drills, open_drills
 from rusty_r2.data.shards import Shards
 from rusty_r2.errors import DataError, ProtocolError
 from rusty_r2.eval.figures import Figure, share
@@ -32,6 +40,9 @@ from rusty_r2.lm.tokenizer import Tokenizer
 from rusty_r2.protocol import parse
 
 GRAM = 13
+FORM = 8
+COMMON = 5
+"""items at least that must share a run of words before it counts as their form"""
 SHORTEST = 4
 """words below which a text is met anywhere by chance"""
 BLOCK = 1 << 20
@@ -42,22 +53,30 @@ Item = tuple[str, ...]
 Run = tuple[bool, int, int]
 """whether signs count as words, how many there are, and their number"""
 Hashes = NDArray[np.uint64]
+FEW = 8
+"""pieces of training data below which other processes are not worth their start"""
+ROWS = 500
+"""rows of drills, or documents, looked at together"""
 _WORD = re.compile(r"\w+|\x1f")
 _SIGN = re.compile(r"\w+|[^\w\s]|\x1f")
 
 
-def overlap(held_out: Mapping[str, Sequence[Item]], trained_on: Iterable[Path]) -> dict[str, list[bool]]:
-    """For every item of every set: whether it was seen."""
-    words = _Words()
-    runs = {name: [[words.runs(part) for part in item] for item in items] for name, items in held_out.items()}
+def overlap(
+    held_out: Mapping[str, Sequence[Item]], trained_on: Iterable[Path], workers: int = 0
+) -> dict[str, list[bool]]:
+    """For every item of every set: whether it was seen. `workers` processes look; 0: one for each core."""
+    words = Words.of(part for items in held_out.values() for item in items for part in item)
+    runs: dict[str, list[list[list[Run]]]] = {}
+    for name, items in held_out.items():
+        form = words.form(items)
+        runs[name] = [[words.runs(part, form) for part in item] for item in items]
     every: dict[tuple[bool, int], set[int]] = {}
     for *kind, run in (one for items in runs.values() for item in items for part in item for one in part):
         every.setdefault((bool(kind[0]), int(kind[1])), set()).add(run)
     sought = {kind: np.array(sorted(some), np.uint64) for kind, some in every.items()}
     met: set[Run] = set()
-    for text in _blocks(trained_on):
-        streams = {signs: words.of(text, signs=signs) for signs, _ in sought}
-        met |= _met(streams, sought)
+    for found in _everywhere(Search(words, sought), _jobs(trained_on), workers or os.cpu_count() or 1):
+        met |= found
     return {name: [_seen(item, met) for item in items] for name, items in runs.items()}
 
 
@@ -76,29 +95,45 @@ def _seen(parts: Sequence[list[Run]], met: set[Run]) -> bool:
     return bool(whole) and len(whole) == sum(map(len, parts)) and all(run in met for run in whole)
 
 
-def _blocks(trained_on: Iterable[Path]) -> Iterator[str]:
-    """Many texts at a time: small texts one by one would take ages."""
-    waiting: list[str] = []
-    size = 0
-    for text in texts(trained_on):
-        waiting.append(text)
-        size += len(text)
-        if size >= BLOCK:
-            yield BETWEEN.join(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield BETWEEN.join(waiting)
+@dataclass(frozen=True)
+class Search:
+    """What is looked for; called with a piece of the training data it says which of it stands there."""
+
+    words: Words
+    runs: Mapping[tuple[bool, int], Hashes]
+
+    def __call__(self, job: Job) -> set[Run]:
+        text = job if isinstance(job, str) else BETWEEN.join(job.texts())
+        streams = {signs: self.words.numbers(text, signs=signs) for signs, _ in self.runs}
+        found: set[Run] = set()
+        for (signs, length), wanted in self.runs.items():
+            here = _rolled(streams[signs], length)
+            if len(here):
+                at = np.minimum(np.searchsorted(wanted, here), len(wanted) - 1)
+                found |= {(signs, length, int(run)) for run in np.unique(here[wanted[at] == here])}
+        return found
 
 
-def _met(streams: Mapping[bool, Hashes], sought: Mapping[tuple[bool, int], Hashes]) -> set[Run]:
-    """The runs that stand in a block."""
-    found: set[Run] = set()
-    for (signs, length), wanted in sought.items():
-        here = _rolled(streams[signs], length)
-        if len(here):
-            at = np.minimum(np.searchsorted(wanted, here), len(wanted) - 1)
-            found |= {(signs, length, int(run)) for run in np.unique(here[wanted[at] == here])}
-    return found
+def _everywhere(search: Search, jobs: Iterator[Job], workers: int) -> Iterator[set[Run]]:
+    """The search over all jobs; in processes where there is much to read."""
+    few = list(islice(jobs, FEW))
+    if workers == 1 or len(few) < FEW:
+        yield from map(search, chain(few, jobs))
+        return
+    with multiprocessing.get_context("spawn").Pool(workers, _begin, (search,)) as pool:
+        yield from pool.imap_unordered(_look, chain(few, jobs))
+
+
+_SEARCH: list[Search] = []
+"""in a worker: what it looks for"""
+
+
+def _begin(search: Search) -> None:
+    _SEARCH[:] = [search]
+
+
+def _look(job: Job) -> set[Run]:
+    return _SEARCH[0](job)
 
 
 def _rolled(ids: Hashes, length: int) -> Hashes:
@@ -113,58 +148,110 @@ def _rolled(ids: Hashes, length: int) -> Hashes:
     return mixed
 
 
-class _Words:
-    """Texts as numbers, one a word."""
+@dataclass(frozen=True)
+class Words:
+    """The words of held-out items as numbers; all other words are 0, which no run of theirs holds."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+    known: Mapping[str, int]
 
-    def of(self, text: str, *, signs: bool) -> Hashes:
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Words:
+        found = dict.fromkeys(word for text in texts for word in _SIGN.findall(text.lower()))
+        digests = {word: hashlib.blake2b(word.encode(), digest_size=8).digest() for word in found}
+        return cls({word: int.from_bytes(digest, "big") for word, digest in digests.items()})
+
+    def numbers(self, text: str, *, signs: bool) -> Hashes:
+        known = self.known.get
         found = (_SIGN if signs else _WORD).findall(text.lower())
-        return np.array([self._number(word) for word in found], np.uint64)
+        return np.array([known(word, 0) for word in found], np.uint64)
 
-    def runs(self, text: str) -> list[Run]:
+    def form(self, items: Sequence[Item]) -> Hashes:
+        """Runs of 8 words that a tenth of a set's items have in common: how they ask, not what."""
+        own = [np.unique(_rolled(self.numbers(BETWEEN.join(item), signs=False), FORM)) for item in items]
+        found, counts = np.unique(np.concatenate([*own, np.empty(0, np.uint64)]), return_counts=True)
+        return found[counts >= max(COMMON, len(items) / 10)]
+
+    def runs(self, text: str, form: Hashes) -> list[Run]:
         """The runs of a part: all of 13 words, or the whole with its signs where it is shorter."""
-        ids = self.of(text, signs=False)
+        ids = self.numbers(text, signs=False)
         if len(ids) >= GRAM:
-            return [(False, GRAM, int(run)) for run in _rolled(ids, GRAM)]
-        ids = self.of(text, signs=True)
+            formal = np.isin(_rolled(ids, FORM), form)
+            inside = np.lib.stride_tricks.sliding_window_view(formal, GRAM - FORM + 1).any(axis=1)
+            return [(False, GRAM, int(run)) for run in _rolled(ids, GRAM)[~inside]]
+        ids = self.numbers(text, signs=True)
         if len(ids) < SHORTEST:
             return []
         length = min(len(ids), GRAM)
         return [(True, length, int(run)) for run in _rolled(ids, length)]
 
-    def _number(self, word: str) -> int:
-        number = self._known.get(word)
-        if number is None:
-            number = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "big")
-            self._known[word] = number
-        return number
-
 
 # ── what was trained on ─────────────────────────────────────────────────────────────────────────
 
 
-def texts(sources: Iterable[Path]) -> Iterator[str]:
-    """Everything that was trained on, some text at a time."""
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of drills, or documents of token shards: read where they are looked at."""
+
+    folder: Path
+    which: range
+
+    def texts(self) -> Iterator[str]:
+        tokenizer, opened = _open(self.folder)
+        if isinstance(opened, Drills):
+            for text in opened.said(tokenizer, self.which):
+                yield from _plain(text)
+            return
+        for number in self.which:
+            yield tokenizer.decode(opened.document(number)[1:-1].tolist())
+
+
+Job = str | Rows
+
+
+@lru_cache(4)
+def _open(folder: Path) -> tuple[Tokenizer, Drills | Shards]:
+    tokenizer = Tokenizer.load()
+    if is_drills(folder):
+        return tokenizer, open_drills(folder, tokenizer)
+    shards = Shards(folder, "train", length=1, batch=1)
+    if shards.manifest.get("tokenizer") != tokenizer.fingerprint:
+        raise DataError(f"{folder} was made with another tokenizer than the one that ships: give its text")
+    return tokenizer, shards
+
+
+def _jobs(sources: Iterable[Path]) -> Iterator[Job]:
+    """Everything that was trained on, about a million characters at a time."""
     for source in sources:
         if not source.exists():
             raise DataError(f"{source} does not exist. --trained-on takes files or folders of training data")
-        if (source / "manifest.json").is_file() and any(source.glob("*.documents")):
-            yield from _shards(source)
-            continue
-        for path in files_below(source):
-            if is_jsonl(path):
-                yield from _lines(path)
-            elif path.is_file():
-                yield from filter(None, [read_text(path)])
+        if is_drills(source) or ((source / "manifest.json").is_file() and any(source.glob("*.documents"))):
+            _, opened = _open(source)
+            count = len(opened.ids) if isinstance(opened, Drills) else opened.documents
+            yield from (Rows(source, range(at, min(at + ROWS, count))) for at in range(0, count, ROWS))
+        else:
+            yield from _blocks(_texts(source))
 
 
-def _shards(folder: Path) -> Iterator[str]:
-    shards = Shards(folder, "train", length=1, batch=1)
-    tokenizer = Tokenizer.load()
-    for number in range(shards.documents):
-        yield tokenizer.decode([int(token) for token in shards.document(number)[1:-1]])
+def _blocks(found: Iterable[str]) -> Iterator[str]:
+    """Many texts at a time: small texts one by one would take ages."""
+    waiting: list[str] = []
+    size = 0
+    for text in found:
+        waiting.append(text)
+        size += len(text)
+        if size >= BLOCK:
+            yield BETWEEN.join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield BETWEEN.join(waiting)
+
+
+def _texts(source: Path) -> Iterator[str]:
+    for path in files_below(source):
+        if is_jsonl(path):
+            yield from _lines(path)
+        elif path.is_file():
+            yield from filter(None, [read_text(path)])
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -175,8 +262,15 @@ def _lines(path: Path) -> Iterator[str]:
                 row = json.loads(line)
             except ValueError as error:
                 raise DataError(f"{path}, line {number} is not JSON: {error}") from error
+            if isinstance(row, dict) and isinstance(row.get("turns"), list):
+                row["turns"] = _turns(row["turns"])
             if not isinstance(row, dict) or row.get("split", "train") == "train":
                 yield from _strings(row)
+
+
+def _turns(turns: list[Any]) -> list[Any]:
+    """Without what the system says, which is the same in every episode."""
+    return [turn for turn in turns if not (isinstance(turn, list) and turn[:1] == ["system"])]
 
 
 def _strings(value: Any) -> Iterator[str]:

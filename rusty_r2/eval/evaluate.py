@@ -5,8 +5,8 @@
     rusty eval runs/ppo-7 --bench bench --trained-on episodes.jsonl
 
 A measure is a module with `measure(job) -> figures`; measures that need data which is not here say so. In
-the folder `--out`: results.json, table.md, picture.png, and samples/ with every reply and its verdict. The
-same command goes on where it was stopped.
+the folder `--out`: results.json, table.md, picture.png, families.png, and samples/ with every reply and its
+verdict. The same command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -99,6 +99,8 @@ def _written(
     files.write(config.out / "table.md", table.markdown(columns))
     try:
         drawn = str(picture.draw(columns, config.out / "picture.png"))
+        families = picture.draw_families(columns, config.out / "families.png")
+        drawn += f"\n{families}" if families else ""
     except MissingExtra as error:
         drawn = f"no picture: {error}"
     if config.json:

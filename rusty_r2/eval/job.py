@@ -46,6 +46,8 @@ class EvalConfig:
     """folder with tldr.jsonl, nl2bash.jsonl, humaneval.jsonl, mbpp.jsonl"""
     text: tuple[Path, ...] = ()
     """held-out text: corpus folders, or documents of which the 1% that `data corpus` holds out is taken"""
+    fresh_text: bool = False
+    """also measure without documents that training documents hold much of (reads all of --text twice)"""
     trained_on: tuple[Path, ...] = ()
     """training data: held-out items that stand in it are counted and named"""
     split: Literal["dev", "test"] = "dev"

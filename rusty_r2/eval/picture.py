@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The table as a picture: one panel a figure, one bar a mind, its interval on it. Needs matplotlib."""
+"""The table as pictures: one panel a figure, one bar a mind, its interval on it. Needs matplotlib.
+
+`draw` is the short table, `draw_families` the gym's families: one panel a mind, pass@1 beside pass@k.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from rusty_r2.errors import need
 from rusty_r2.eval.figures import Figure
-from rusty_r2.eval.table import Columns, find, rows
+from rusty_r2.eval.table import Columns, families, find, rows
 
 ACROSS = 4
 """panels side by side"""
@@ -16,12 +19,7 @@ ACROSS = 4
 
 def draw(columns: Columns, path: Path) -> Path:
     """Write a PNG of the short table."""
-    need("matplotlib", extra="plots")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    pyplot = _pyplot()
     names = [name for name in rows(columns, short=True) if _shown(columns, name)]
     down = max(1, -(-len(names) // ACROSS))
     sheet, grid = pyplot.subplots(down, ACROSS, figsize=(4 * ACROSS, 2.4 * down), squeeze=False)
@@ -29,6 +27,52 @@ def draw(columns: Columns, path: Path) -> Path:
         axis.axis("off")
     for axis, name in zip(grid.flat, names, strict=False):
         _panel(axis, columns, name)
+    return _saved(pyplot, sheet, path)
+
+
+def draw_families(columns: Columns, path: Path) -> Path | None:
+    """Write a PNG of the gym's families; None where none was measured."""
+    kinds, names = families(columns)
+    if not names:
+        return None
+    pyplot = _pyplot()
+    size = (5 * len(columns) + 2, 1 + 0.16 * len(names) * len(kinds))
+    sheet, grid = pyplot.subplots(1, len(columns), figsize=size, squeeze=False, sharey=True)
+    for axis, (address, figures) in zip(grid.flat, columns.items(), strict=True):
+        for number, kind in enumerate(kinds):
+            told = [find(figures, f"gym {kind}: {name}") for name in names]
+            known = [(place, one) for place, one in enumerate(told) if one is not None and one.measured]
+            high = 0.8 / len(kinds)
+            axis.barh(
+                [place + high * number for place, _ in known],
+                [one.value for _, one in known],
+                height=high,
+                xerr=[[max(0, one.value - one.low) for _, one in known],
+                      [max(0, one.high - one.value) for _, one in known]],
+                error_kw={"elinewidth": 0.5},
+                label=kind,
+            )  # fmt: skip
+        axis.set_yticks([place + 0.4 for place in range(len(names))], names, fontsize=7)
+        axis.set_title(f"{address[-40:]}: gym, % of tasks solved", fontsize=9)
+        axis.set_xlim(0, 100)
+        axis.margins(y=0.01)
+        axis.spines[["top", "right"]].set_visible(False)
+    grid.flat[0].invert_yaxis()
+    grid.flat[0].legend(fontsize=7)
+    return _saved(pyplot, sheet, path)
+
+
+def _pyplot() -> Any:
+    need("matplotlib", extra="plots")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _saved(pyplot: Any, sheet: Any, path: Path) -> Path:
     sheet.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     sheet.savefig(path, dpi=110)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """One table: a row a figure, a column a mind; on the terminal, as Markdown, and as plain data.
 
-`results` is what results.json holds. `short` leaves the details (families, side figures) to the long table
-in table.md. A figure that could not be had is a dash, and the reason stands below.
+`results` is what results.json holds. `short` leaves the details to the long table in table.md; the gym's
+families have a table of their own there, pass@1 beside pass@k. A figure that could not be had is a dash, and
+the reason stands below.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from rusty_r2.eval.figures import Figure
 
 Columns = Mapping[str, Sequence[Figure]]
 """figures by address"""
+_FAMILY = re.compile(r"gym (pass@.*?): (.*)")
 
 
 def results(columns: Columns, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,13 +27,28 @@ def results(columns: Columns, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def markdown(columns: Columns, *, short: bool = False) -> str:
-    """A table with its reasons below."""
-    names = rows(columns, short=short)
+    """A table with its reasons below, and the gym's families."""
+    names = [name for name in rows(columns, short=short) if not _FAMILY.fullmatch(name)]
     lines = [f"| measure | {' | '.join(columns)} | items |", f"|---|{'--:|' * (len(columns) + 1)}"]
     for name in names:
         cells = [_cell(figures, name) for figures in columns.values()]
         lines.append(f"| {_label(columns, name)} | {' | '.join(cells)} | {_items(columns, name)} |")
-    return "\n".join([*lines, "", *reasons(columns, short=short)]).rstrip() + "\n"
+    lines += ["", *reasons(columns, short=short)]
+    kinds, found = families(columns)
+    if found and not short:
+        heads = [f"{address}, {kind}" for address in columns for kind in kinds]
+        lines += ["", f"| gym family, % | {' | '.join(heads)} | tasks |", f"|---|{'--:|' * (len(heads) + 1)}"]
+        for family in found:
+            names = [f"gym {kind}: {family}" for kind in kinds]
+            cells = [_cell(figures, name) for figures in columns.values() for name in names]
+            lines.append(f"| {family} | {' | '.join(cells)} | {_items(columns, names[0])} |")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def families(columns: Columns) -> tuple[list[str], list[str]]:
+    """What was measured of every family of the gym (pass@1, pass@8…), and the families by name."""
+    told = [found.groups() for name in rows(columns, short=False) if (found := _FAMILY.fullmatch(name))]
+    return list(dict.fromkeys(kind for kind, _ in told)), sorted({family for _, family in told})
 
 
 def plain(columns: Columns) -> str:

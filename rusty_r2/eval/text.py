@@ -5,6 +5,8 @@ Bits per byte compares minds with different words. A document is held out by a h
 (data/dedup.py), on every machine or on none, so documents given with `--text` need no list of what was
 trained on; a corpus folder has its held-out part ready. Without `--text` this program's own source is read:
 written after any corpus, and the same for all. Each document counts with its first characters, by its bytes.
+With `--fresh-text` a second figure leaves out near duplicates: texts of which a fifth or more stands in one
+of the documents that are not held out (near.py).
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,11 @@ import numpy as np
 from rusty_r2 import files
 from rusty_r2.data.dedup import rank_of
 from rusty_r2.data.shards import Shards
+from rusty_r2.eval import near
 from rusty_r2.eval.batched import Batched
 from rusty_r2.eval.figures import Figure, absent, mean
 from rusty_r2.eval.job import EvalConfig, Job
+from rusty_r2.eval.kept import Row
 from rusty_r2.eval.mind import Ours
 from rusty_r2.lm.documents import documents
 from rusty_r2.lm.tokenizer import BOS, Tokenizer
@@ -35,6 +39,8 @@ CHARACTERS = 4096
 HELD_OUT = 0.01
 """share of documents that `data corpus` holds out"""
 NAME = "bits per byte"
+COPIED = 0.2
+"""share of a text in one training document from which it counts as a near duplicate"""
 Bits = Callable[[str], float]
 
 
@@ -53,10 +59,19 @@ def measure(job: Job) -> list[Figure]:
                 kept.add(key, {"begins": keys[key][:80], "bytes": size, "bits": bits_of(keys[key])})
                 bar.advance()
         rows = [kept.rows[key] for key in keys]
-    sizes = [float(row["bytes"]) for row in rows]
     source = ", ".join(path.name for path in job.config.text_sources) or "this program's own source"
-    each = [row["bits"] / row["bytes"] for row in rows]
-    return [mean(NAME, each, weights=sizes, note=f"held-out text: {source}", **more)]
+    figures = [_mean(NAME, rows, note=f"held-out text: {source}", **more)]
+    if job.config.fresh_text:
+        shares = copies(job.config, list(keys.values()))
+        fresh = [row for row, share in zip(rows, shares, strict=True) if share < COPIED]
+        note = f"without {len(rows) - len(fresh)} of {len(rows)} texts that a training document holds much of"
+        figures.append(_mean(f"{NAME}, no near duplicates", fresh, note=note, **more))
+    return figures
+
+
+def _mean(name: str, rows: Sequence[Row], **more: Any) -> Figure:
+    sizes = [float(row["bytes"]) for row in rows]
+    return mean(name, [row["bits"] / row["bytes"] for row in rows], weights=sizes, **more)
 
 
 def scorer(job: Job) -> Bits | None:
@@ -98,9 +113,32 @@ def texts(config: EvalConfig) -> list[str]:
     return chosen
 
 
+def copies(config: EvalConfig, wanted: Sequence[str]) -> list[float]:
+    """How much of each text one training document holds; found once, then kept."""
+    told = json.dumps([[str(path.resolve()) for path in config.text_sources], list(wanted)])
+    kept = config.out / f"copies-{hashlib.blake2b(told.encode(), digest_size=4).hexdigest()}.json"
+    if kept.is_file():
+        found: list[float] = json.loads(kept.read_text(encoding="utf-8"))
+        return found
+    shares = near.copied(wanted, _trained_on(config))
+    files.write(kept, json.dumps(shares))
+    return shares
+
+
+def _trained_on(config: EvalConfig) -> Iterator[str]:
+    """The documents that are not held out. Of a corpus folder none: it was made without near duplicates."""
+    for source in config.text_sources:
+        if not _is_corpus(source):
+            yield from (d.text for d in documents(source) if rank_of(d.text) >= HELD_OUT)
+
+
+def _is_corpus(source: Path) -> bool:
+    return (source / "manifest.json").is_file() and any(source.glob("*.documents"))
+
+
 def _held_out(config: EvalConfig) -> Iterator[str]:
     for source in config.text_sources:
-        if (source / "manifest.json").is_file() and any(source.glob("*.documents")):
+        if _is_corpus(source):
             yield from _shards(source)
         else:
             every = (document.text for document in documents(source))

@@ -42,7 +42,8 @@ def test_one_command_measures_two_minds_side_by_side_and_goes_on(nano, tmp_path,
     figures = {figure["name"]: figure for figure in told["minds"][str(nano)]}
     assert figures["tokens per second"]["value"] > 0 and figures["peak memory"]["value"] > 10
     assert figures["dangerous requests in the training data"]["value"] > 0
-    assert "gym pass@1: arithmetic" in (tmp_path / "out/table.md").read_text()
+    assert {"gym pass@1: arithmetic", "gym pass@2: arithmetic"} <= set(figures), sorted(figures)
+    assert "| arithmetic | " in (tmp_path / "out/table.md").read_text()
     before = {path.name: path.read_bytes() for path in (tmp_path / "out/samples").iterdir()}
     assert main(["eval", str(nano), str(twin), *options]) == 0
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "out/samples").iterdir()}
@@ -73,7 +74,11 @@ COLUMNS = {
         mean("bits", [1.0, 2.0], unit="bits/byte"),
         absent("tldr exact", "no file"),
     ],
-    "theirs": [Figure("gym pass@1", 5, 1, 9, 10), share("gym pass@1: sort", 1, 2, detail=True)],
+    "theirs": [
+        Figure("gym pass@1", 5, 1, 9, 10),
+        share("gym pass@1: sort", 1, 2, detail=True),
+        share("gym pass@8: sort", 2, 2, detail=True),
+    ],
 }
 
 
@@ -81,7 +86,10 @@ def test_the_table_has_a_dash_and_a_reason_for_what_is_missing():
     told = table.plain(COLUMNS)
     assert "30.0 (10.8 to 60.3)" in told and "tldr exact, ours: no file" in told and "sort" not in told
     assert "tldr exact: no file" in table.plain({"ours": COLUMNS["ours"]}), "said once where all lack it"
-    assert "| gym pass@1: sort, % | – | 50.0 (9.5 to 90.5) | 2 |" in table.markdown(COLUMNS)
+    long = table.markdown(COLUMNS)
+    assert "| gym family, % | ours, pass@1 | ours, pass@8 | theirs, pass@1 | theirs, pass@8 | tasks |" in long
+    assert "| sort | – | – | 50.0 (9.5 to 90.5) | 100.0 (34.2 to 100.0) | 2 |" in long
+    assert "gym pass@1: sort" not in long and "gym family" not in table.markdown(COLUMNS, short=True)
     plain = table.results(COLUMNS, {"when": "now"})
     assert json.loads(json.dumps(plain, allow_nan=False))["minds"]["ours"][2]["value"] is None
 
@@ -90,3 +98,5 @@ def test_the_picture_is_drawn(tmp_path):
     pytest.importorskip("matplotlib", reason="pip install 'rusty-r2[plots]'")
     made = picture.draw(COLUMNS, tmp_path / "a" / "picture.png")
     assert made.read_bytes().startswith(b"\x89PNG")
+    assert picture.draw_families(COLUMNS, tmp_path / "families.png").read_bytes().startswith(b"\x89PNG")
+    assert picture.draw_families({"ours": COLUMNS["ours"]}, tmp_path / "none.png") is None

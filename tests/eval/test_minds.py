@@ -73,6 +73,26 @@ def test_held_out_documents_are_those_the_corpus_holds_out(tmp_path):
     assert sorted(text.texts(chosen)) == sorted(held), "found once, then kept"
 
 
+def test_near_duplicates_of_what_is_trained_on_can_be_left_out(nano, tmp_path):
+    import json
+    import random
+
+    from rusty_r2.data.dedup import rank_of
+
+    rng = random.Random(2)
+    words = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 8))) for _ in range(3000)]
+    rows = [" ".join(rng.choices(words, k=60)) for _ in range(700)]
+    held = sorted((row for row in rows if rank_of(row) < 0.01), key=rank_of)
+    rows.append("Copied with another end: " + held[1] + " and more")
+    assert len(held) > 2 and rank_of(rows[-1]) >= 0.01
+    path = tmp_path / "docs.jsonl"
+    path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    chosen = EvalConfig(out=tmp_path / "out", text=(path,), limit=3, fresh_text=True)
+    assert text.copies(chosen, held) == [0.0, 1.0, *(0.0 for _ in held[2:])]
+    whole, fresh = text.measure(Job(open_mind(str(nano)), chosen))
+    assert (whole.count, fresh.count) == (3, 2) and "without 1 of 3" in fresh.note
+
+
 def test_a_hugging_face_model_answers_a_batch_as_it_answers_alone(small_transformer):
     from rusty_r2.agent.hf import HFPolicy
     from rusty_r2.agent.prompt import SYSTEM
