@@ -43,7 +43,7 @@ from rusty_r2.gym.families.words import WORDS
 from rusty_r2.gym.proof import gold
 from rusty_r2.gym.shown import Shown
 from rusty_r2.lm.documents import records
-from rusty_r2.lm.tokenizer import BOS, Tokenizer
+from rusty_r2.lm.tokenizer import BOS, CONTROL, SYSTEM, Tokenizer
 
 PART = 1000
 """episodes a worker makes at a time"""
@@ -167,6 +167,14 @@ class Drills:
     learned: float
     """share of the tokens that the loss counts"""
 
+    def said(self, tokenizer: Tokenizer, rows: range) -> Iterator[str]:
+        """The turns and texts of some rows as text; what the system says, the same in each, is left out."""
+        text = self.kinds["text"]
+        yield from _said(tokenizer, self.ids[rows.start : min(rows.stop, text.start)].ravel())
+        windows = self.ids[max(rows.start, text.start) : rows.stop]
+        if len(windows):  # each begins with the last token of the one before
+            yield from _said(tokenizer, np.append(windows[0, :1], windows[:, 1:].ravel()))
+
     def parts(self, first: float) -> tuple[list[range], list[range]]:
         """The first share of every kind of rows, and the others."""
         ends = [kind.start + int(len(kind) * first) for kind in self.kinds.values()]
@@ -175,9 +183,18 @@ class Drills:
         return [one for one, _ in pairs], [other for _, other in pairs]
 
 
-def open_drills(folder: Path, tokenizer: Tokenizer, length: int) -> Drills:
-    """The rows of a folder that was made with this tokenizer for this length."""
+def _said(tokenizer: Tokenizer, ids: NDArray[np.uint16]) -> Iterator[str]:
+    cuts = np.flatnonzero(ids < len(CONTROL))
+    starts, ends = np.append(0, cuts + 1), np.append(cuts, len(ids))
+    heads = np.append(BOS, ids[cuts])
+    for at in np.flatnonzero((ends > starts) & (heads != SYSTEM)):
+        yield tokenizer.decode(ids[starts[at] : ends[at]].tolist())
+
+
+def open_drills(folder: Path, tokenizer: Tokenizer, length: int | None = None) -> Drills:
+    """The rows of a folder that was made with this tokenizer for this length, or for any."""
     facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    length = int(facts.get("seq_len", 0)) if length is None else length
     for name, ours in (("tokenizer", tokenizer.fingerprint), ("seq_len", length)):
         if facts.get(name) != ours:
             seen = f"{folder} was made with {name} {facts.get(name)}, not {ours}"

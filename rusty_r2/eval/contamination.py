@@ -7,9 +7,9 @@ Words are letters and digits, in small letters: spacing, signs and capitals hide
 make no match. An item has parts (the request, the gold answer). It counts as seen where any run of 13 words
 of a part stands in the training data; where all its parts are shorter, where each stands there whole, signs
 included. Parts of fewer than 4 words and signs say nothing, nor do runs that hold 8 words in which a tenth of
-a set is put ("Write it in solution.py. Your code should pass these tests"). Training data are files or folders: text, JSONL
-of documents or of episodes (.xz and .gz too), token shards, or the very rows of drills, turned back into
-text. All of it is read, none sampled.
+a set is put ("Write it in solution.py. Your code should pass these tests"). Training data are files or
+folders: text, JSONL of documents or of episodes (.xz and .gz too), token shards, or the very rows of drills,
+turned back into text. All of it is read, none sampled.
 """
 
 from __future__ import annotations
