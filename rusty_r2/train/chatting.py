@@ -177,13 +177,15 @@ def _write_together(
 
 def _draw(logits: Tensor, temperature: float, chances: Sequence[torch.Generator]) -> tuple[Tensor, Tensor]:
     """One word a row, and its log-probability. Each row has a source of chance of its own."""
-    likely = (logits.float() / (temperature or 1.0)).log_softmax(-1).cpu()
+    likely = (logits.float() / (temperature or 1.0)).log_softmax(-1)
     if temperature:
-        noise = torch.stack([torch.rand(likely.shape[1], generator=chance) for chance in chances])
-        chosen = (likely - (-noise.clamp_min(1e-20).log()).log()).argmax(-1)  # Gumbel
+        share = likely.exp().double().cumsum(-1)  # in float, the sum of many small shares would drift
+        point = torch.stack([torch.rand(1, generator=chance, dtype=torch.float64) for chance in chances])
+        found = torch.searchsorted(share, point.to(share.device) * share[:, -1:], right=True)
+        chosen = found[:, 0].clamp_max(likely.shape[1] - 1)
     else:
         chosen = likely.argmax(-1)
-    return chosen, likely.gather(1, chosen[:, None])[:, 0]
+    return chosen.cpu(), likely.gather(1, chosen[:, None])[:, 0].cpu()
 
 
 def _padded(prompts: Sequence[Sequence[int]], pad: int, device: Any) -> tuple[Tensor, Tensor]:

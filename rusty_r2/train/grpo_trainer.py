@@ -190,11 +190,28 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc]
             )
         logps, entropies = [], []
         for ids, mask in zip(input_ids.split(size), attention_mask.split(size), strict=True):
-            out = model(
-                input_ids=ids, attention_mask=mask, logits_to_keep=logits_to_keep + 1, use_cache=False
-            )
-            likely = (out.logits[:, :-1].float() / self.temperature).log_softmax(-1)
+            likely = (self._read(model, ids, mask, logits_to_keep) / self.temperature).log_softmax(-1)
             logps.append(likely.gather(2, ids[:, -logits_to_keep:, None])[..., 0])
             with torch.no_grad():
                 entropies.append(-(likely.exp() * likely).sum(-1))
         return torch.cat(logps), torch.cat(entropies) if compute_entropy else None, None
+
+    def _read(self, model: Any, ids: Tensor, mask: Tensor, keep: int) -> Tensor:
+        """Logits of the last `keep` words; a prompt that several completions follow is read once."""
+        asked = torch.stack([ids, mask], 2)[:, :-keep]
+        different, place = torch.unique(asked, dim=0, return_inverse=True)
+        recurrent = self.model.config.model_type in TARGETS
+        if recurrent or self.args.gradient_checkpointing or keep < 2 or len(different) == len(ids):
+            out = model(input_ids=ids, attention_mask=mask, logits_to_keep=keep + 1, use_cache=False)
+            return out.logits[:, :-1].float()  # type: ignore[no-any-return]
+        before = model(
+            input_ids=different[..., 0], attention_mask=different[..., 1], logits_to_keep=1, use_cache=True
+        )
+        before.past_key_values.batch_select_indices(place)
+        after = model(
+            input_ids=ids[:, -keep:-1],
+            attention_mask=mask[:, :-1],
+            past_key_values=before.past_key_values,
+            use_cache=True,
+        )
+        return torch.cat([before.logits[place], after.logits], 1).float()

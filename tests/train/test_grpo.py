@@ -187,6 +187,30 @@ def test_a_completion_without_a_reward_is_left_out_of_the_loss_and_its_size(smal
     assert trainer.watch.left_out == 1
 
 
+def test_a_prompt_that_completions_share_is_read_once_and_nothing_changes(small_llama, tmp_path):
+    trainer = trainer_of(small_llama, tmp_path, lambda *_: {}, paid)
+    model, (prompt, said) = trainer.model, (6, 5)
+    ids = torch.randint(3, 200, (8, prompt + said), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    ids[::2, :prompt], ids[1::2, :prompt] = ids[0, :prompt].clone(), ids[1, :prompt].clone()
+    ids[1::2, :2], mask[1::2, :2] = 0, 0  # the shorter prompt is padded, and so are some completions
+    mask[3, -2:] = 0
+    sizes, found = [], []
+    model.get_base_model().model.embed_tokens.register_forward_hook(lambda *at: sizes.append(at[2].shape[:2]))
+    for apart in (True, False):  # with gradient checkpointing nothing can be kept, so nothing is shared
+        trainer.args.gradient_checkpointing = apart
+        model.zero_grad()
+        logits = trainer._read(model, ids, mask, said)
+        likely = logits.log_softmax(-1).gather(2, ids[:, -said:, None])[..., 0] * mask[:, -said:]
+        likely.sum().backward()
+        slopes = [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+        found.append((likely.detach(), slopes))
+    assert [tuple(size) for size in sizes] == [(8, prompt + said), (2, prompt), (8, said - 1)]
+    torch.testing.assert_close(found[1][0], found[0][0], atol=1e-5, rtol=1e-5)
+    for one, two in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(two, one, atol=1e-5, rtol=1e-4)
+
+
 def test_online_grpo_learns_to_say_what_is_paid(small_llama, tmp_path):
     """From chance to most of the time: replies are paid for each letter e."""
     chat = Chat(load(small_llama)[1])
