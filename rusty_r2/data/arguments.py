@@ -67,6 +67,7 @@ KINDS = {
     "grid": Kind(("grid", "matrix", "rows", "m", "mat"), lambda rng: [[rng.randint(0, 9) for _ in range(size)] for size in [rng.randint(2, 3)] for _ in range(size)], "List[List[int]]", "a list of lists of integers", ("the matrix", "the matrix {a}", "a matrix", "the given matrix", "the list of lists", "the list of lists {a}")),
     "tup": Kind(("t", "tup", "values", "point", "test_tup"), lambda rng: tuple(_several(rng, -5, 20, 2, 4)), "tuple", "a tuple of integers", ("the tuple", "the tuple {a}", "a tuple", "the given tuple")),
     "int": Kind(("k", "threshold", "limit", "m", "bound", "value", "x0"), lambda rng: rng.choice((rng.randint(0, 10), rng.randint(-5, 30))), "int", "a number"),
+    "whole": Kind(("n", "x", "num", "value", "number"), lambda rng: rng.randint(-20, 50), "int", "a whole number"),
     "above": Kind(("high", "upper"), lambda rng: rng.randint(31, 60), "int", "a number"),
     "small": Kind(("k", "m", "size", "step"), lambda rng: rng.randint(2, 7), "int", "a positive number"),
     "two": Kind(("k", "m", "size", "i"), lambda rng: rng.randint(1, 3), "int", "a positive number"),
@@ -131,7 +132,7 @@ class Arguments:
 
     def constant(self, kind: str) -> tuple[str, Callable[[Sequence[Any]], Any]]:
         """A constant of a kind as Python, and how to find it among the values of the arguments."""
-        if len(self.args) < 3 and self._namer.rng.random() < 0.35:
+        if kind != "lower" and len(self.args) < 3 and self._namer.rng.random() < 0.35:
             place = len(self.args)
             return self.add(kind), lambda values: values[place]
         fixed = value(kind, self._namer.rng)

@@ -3,7 +3,8 @@
 
 From any Python text: top-level functions of a few lines that stand alone (builtins, their own names and the
 standard library; the imports they need come along). The request is the docstring's first line, or the
-function's head to complete, as benchmarks ask; the reply is an EDIT of the whole file.
+function's head to complete, as benchmarks ask; the reply is an EDIT of the whole file, in which a docstring
+of several lines is left out (as in data/programs.py).
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def _worded(node: ast.FunctionDef, first: str, head: str, source: str, rng: rand
     if rng.random() < 0.35:  # as HumanEval asks: the head with its docstring, to be completed
         cut = node.body[1].lineno - node.lineno
         start = head + "\n\n" * bool(head) + "".join(line + "\n" for line in source.splitlines()[:cut])
+        if node.body[0].end_lineno != node.body[0].lineno:  # a long docstring need not be said again
+            body = _bare(node, head)
         prompt, files = f"Complete the function {node.name} in {file}:\n\n{start}", {file: start}
     else:
         body = body if rng.random() < 0.5 else _bare(node, head)

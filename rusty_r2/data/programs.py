@@ -5,8 +5,8 @@
     Complete the function tally in solution.py: def tally(xs): \"\"\" Return the sum of the even numbers in xs …
     Write a function to find the greatest common divisor … Your code should pass these tests: assert …
 
-What is to be written comes from data/pipelines.py (put together from pieces) or from programs.toml (written by
-hand: description, body, proof). Examples in a request are the answers of the proof, not of the body. A
+What is to be written comes from data/pipelines.py and data/branches.py (put together from pieces) or from
+programs.toml (written by hand: description, body, proof). Examples in a request are the answers of the proof, not of the body. A
 docstring of one line is kept in the reply; a longer one is not said again. Nothing here is taken from
 HumanEval or MBPP: their prompts and solutions are compared with these lessons in the tests.
 """
@@ -30,6 +30,7 @@ from string import Template
 from typing import Any
 
 from rusty_r2.data.arguments import KINDS, TAKEN, named, value
+from rusty_r2.data.branches import branch, judged
 from rusty_r2.data.episode import Episode, ask
 from rusty_r2.data.names import Namer
 from rusty_r2.data.pipelines import Program, pipeline
@@ -102,8 +103,8 @@ def program(namer: Namer) -> Episode:
     rng = namer.rng
     chance = rng.random()
     told = chance > 0.35
-    made = pipeline(namer, told=told) if rng.random() < 0.55 else written(namer, told=told)
-    one = _named(made, namer)
+    (make,) = rng.choices(MAKERS, SHARES)
+    one = _named(make(namer, told=told), namer)
     if chance < 0.35 and one.tries:
         return _by_tests(one, rng)
     return _by_stub(one, rng) if chance < 0.8 else _by_words(one, rng)
@@ -307,3 +308,7 @@ def _file(one: Asked, head: str, doc: str, *, body: bool = True) -> str:
     imports += ["from typing import List"] if "List[" in head else []
     before = "".join(f"{line}\n" for line in imports) + "\n\n" * bool(imports)
     return before + head + doc + (one.program.body.replace("$f", one.name) if body else "")
+
+
+MAKERS = (pipeline, judged, branch, written)
+SHARES = (40, 7, 13, 40)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-# ruff: noqa: E501
 """Small programs: every body does what its description promises, and none was copied from a benchmark."""
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rusty_r2.data.arguments import KINDS, value
+from rusty_r2.data.branches import branch, judged
 from rusty_r2.data.names import Namer
 from rusty_r2.data.pieces import CHANGES, ENDS, KEEPS, SOURCES
 from rusty_r2.data.pipelines import Program, pipeline
@@ -60,6 +60,13 @@ def _agree(made: Program, rng: random.Random, times: int = 4) -> None:
 def test_what_pieces_make_does_what_it_says(seed: int, told: bool) -> None:
     rng = random.Random(seed)
     _agree(pipeline(Namer(WORDS, rng), told=told), rng)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SEEDS, st.booleans(), st.sampled_from((branch, judged)))
+def test_what_decides_decides_rightly(seed: int, told: bool, make: Any) -> None:
+    rng = random.Random(seed)
+    _agree(make(Namer(WORDS, rng), told=told), rng)
 
 
 @settings(max_examples=60, deadline=None)
