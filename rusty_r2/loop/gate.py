@@ -59,11 +59,10 @@ class Measured:
         }
 
 
-def probe(files: dict[str, str], questions: Path = PROBES, threads: int = 0) -> Measured:
+def probe(files: dict[str, str], asked: Sequence[dict[str, Any]], threads: int = 0) -> Measured:
     """Ask the GGUF files `old` and `new` every probe, greedily, and count the right answers."""
     from rusty_r2.lm.llama import Llama
 
-    asked = read_probes(questions)
     answers: dict[str, list[str]] = {}
     for who in ("old", "new"):
         with Llama(files[who], context=512, threads=threads or None) as model:
@@ -82,6 +81,11 @@ def probe(files: dict[str, str], questions: Path = PROBES, threads: int = 0) -> 
     ]
     rates = {who: Rate(sum(passed), len(passed)) for who, passed in right.items()}
     return Measured("questions with known answers", rates["old"], rates["new"], samples)
+
+
+def questions(probes: str) -> list[dict[str, Any]]:
+    """What `--probes` means: `shipped`, `none`, or the questions of a file."""
+    return [] if probes == "none" else read_probes(PROBES if probes == "shipped" else Path(probes))
 
 
 def read_probes(path: Path) -> list[dict[str, Any]]:

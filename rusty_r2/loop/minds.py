@@ -108,9 +108,8 @@ class Borrowed:
         old, name = self._in_use(folder, report.quantization)
         measured: list[gate.Measured] = []
         if not problems:  # a file that is not the model answers for nobody
-            if self.config.probes != "none":
-                questions = gate.PROBES if self.config.probes == "shipped" else Path(self.config.probes)
-                measured.append(gate.probe({"old": str(old), "new": str(artefact)}, questions))
+            if asked := gate.questions(self.config.probes):
+                measured.append(gate.probe({"old": str(old), "new": str(artefact)}, asked))
             if self.config.tasks:
                 measured += gate.play(f"gguf:{old}", f"gguf:{artefact}", self.config.tasks)
         findings = [{"name": f.name, "passed": f.passed, "said": f.said} for f in report.findings]

@@ -22,6 +22,7 @@ from rusty_r2 import files
 from rusty_r2.config import resolved
 from rusty_r2.loop import demo, gathering
 from rusty_r2.loop.config import LoopConfig
+from rusty_r2.loop.gate import questions
 from rusty_r2.loop.gathering import RowsAsked
 from rusty_r2.loop.minds import Mind, mind_for
 from rusty_r2.loop.report import write_report
@@ -69,6 +70,7 @@ def go(config: LoopConfig, *, registry: Registry | None = None, mind: Mind | Non
     """One round."""
     registry = registry or Registry()
     mind = mind or mind_for(config, registry)
+    questions(config.probes)  # a file that cannot be read is said now, not after the training
     with alone(config.folder):
         folder = open_round(config)
         stages = Stages(folder, _say)
@@ -131,7 +133,7 @@ def _asked_of_collect(config: LoopConfig) -> dict[str, Any]:
 
 def _asked_of_gate(config: LoopConfig, exported: Done, registry: Registry) -> dict[str, Any]:
     """A round whose gate was passed must pass again when somebody promoted another model meanwhile."""
-    asked = {"artefact": exported.digest, "probes": config.probes, "tasks": config.tasks}
+    asked = {"artefact": exported.digest, "probes": questions(config.probes), "tasks": config.tasks}
     number, before = registry.pointer(config.name)
     if number and registry.version(config.name, number).sha256 == exported.facts.get("sha256"):
         number = before[-1] if before else None  # this very artefact was promoted: it was tried against that

@@ -1,0 +1,74 @@
+"""The gate: what is worse, what is not sure, and what nobody could count."""
+
+import pytest
+
+from rusty_r2 import files
+from rusty_r2.errors import ConfigError
+from rusty_r2.loop import gate
+
+from .helpers import helper
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("It is Paris.", True), ("paris", True), ("Parisian food", False), ("H2O!", False), ("", False)],
+)
+def test_a_right_answer_holds_the_word(answer, right):
+    assert gate.is_right(answer, ["Paris"]) is right
+
+
+def test_worse_is_more_than_chance():
+    from rusty_r2.eval.rates import Rate
+
+    lost = gate.Measured("questions", Rate(21, 32), Rate(2, 32))
+    same = gate.Measured("questions", Rate(21, 32), Rate(19, 32))
+    assert lost.worse and not same.worse and same.verdict == "no sure difference"
+    assert gate.conclude("x", measured=[lost]).worse
+    assert not gate.conclude("x", measured=[same]).worse
+    assert gate.conclude("x", run={"worse": True}).reasons == ("its own held-out rows: worse than its base",)
+    assert gate.conclude("x", run={"compared": "worse"}).worse
+    assert not gate.conclude("x", file_problems=["tokens differ"]).passed
+
+
+@pytest.mark.parametrize("counts", [((5, 9), (0, 0)), ((0, 0), (9, 9)), ((0, 0), (0, 0))])
+def test_where_nothing_could_be_counted_nothing_is_passed(counts):
+    """Tasks that the sandbox could not play are no tasks that were solved."""
+    from rusty_r2.eval.rates import Rate
+
+    old, new = (Rate(*pair) for pair in counts)
+    said = gate.conclude("x", measured=[gate.Measured("tasks", old, new)])
+    assert not said.passed and "rusty doctor" in said.reasons[0]
+
+
+def test_the_shipped_questions_are_whole_and_a_wrong_file_is_one_line(tmp_path):
+    assert len(gate.read_probes(gate.PROBES)) >= 30
+    for text in ("", "[[probe]]\nask = 'x'\n", "[[probe]]\nask = 1\nany = ['a']\n"):
+        (tmp_path / "p.toml").write_text(text)
+        with pytest.raises(ConfigError, match="p.toml"):
+            gate.read_probes(tmp_path / "p.toml")
+
+
+def test_the_base_to_beat_is_the_one_that_was_trained_on(tmp_path, monkeypatch):
+    """With its adapters, and also where it came from the hub."""
+    peft = pytest.importorskip("peft", reason="pip install 'rusty-r2[lora]'")
+    import torch
+    from huggingface_hub import constants
+    from transformers import AutoModelForCausalLM
+
+    from rusty_r2.loop.minds import _whole_base
+
+    cached = tmp_path / "hub" / "models--some--base"
+    folder = helper("models").make(cached / "snapshots" / "abc")
+    files.write(cached / "refs" / "main", "abc")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert _whole_base(str(folder), tmp_path) == folder
+    assert _whole_base("some/base", tmp_path) == folder
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    asked = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(model, asked).save_pretrained(tmp_path / "adapter")
+    for path in folder.glob("*token*"):
+        (tmp_path / "adapter" / path.name).write_bytes(path.read_bytes())
+    found = AutoModelForCausalLM.from_pretrained(_whole_base(str(tmp_path / "adapter"), tmp_path))
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    query = [m.model.layers[0].self_attn.q_proj.weight for m in (found, base)]
+    assert not torch.allclose(*query)
