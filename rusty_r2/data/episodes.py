@@ -32,6 +32,7 @@ from rusty_r2.data.episode import Episode, ask, from_record
 from rusty_r2.data.functions import functions
 from rusty_r2.data.lessons import lessons, vocabulary
 from rusty_r2.data.meter import Meter
+from rusty_r2.data.near import NearHeldOut, pair_of
 from rusty_r2.data.played import asked, play, repairs
 from rusty_r2.data.sources import documents_of
 from rusty_r2.errors import ConfigError, DataError
@@ -70,6 +71,8 @@ class EpisodesConfig:
     """where functions come from: sources as for `rusty data corpus`; empty for none"""
     functions: int = 12_000
     """the most functions to take"""
+    keep_near: bool = False
+    """also take training pairs that are nearly held-out ones of the same sources (data/near.py)"""
     seed: int = 0
     """the same seed, the same file"""
     workers: int = 0
@@ -86,8 +89,9 @@ class EpisodesConfig:
 def build(config: EpisodesConfig) -> str:
     """Make an episodes file."""
     pools = Pools(config.seed)
+    held = NearHeldOut.of([] if config.keep_near else _sources(config))
     with Meter() as meter:
-        for episode, weight in collect(config):
+        for episode, weight in collect(config, held):
             pools.add(episode, weight)
             if pools.size % 200 == 0:
                 meter.show(f"{pools.size:,} episodes made")
@@ -105,6 +109,7 @@ def build(config: EpisodesConfig) -> str:
     _write(config.output, chosen)
     counted = Counter(episode.kind for episode in chosen)
     told = ", ".join(f"{count:,} {kind}" for kind, count in counted.most_common())
+    told += f"\n{held.met:,} pairs left out that are nearly held-out ones" if held.met else ""
     following = f"next: rusty train supervised --data-dir {config.output}"
     return f"{len(chosen):,} episodes: {told}\n{config.output}\n{following}"
 
@@ -147,8 +152,8 @@ class Pools:
         return [one for kind, pool in ranked.items() for _, _, one in pool[: taken[kind]]]
 
 
-def collect(config: EpisodesConfig) -> Iterator[tuple[Episode, float]]:
-    """Every episode that can be made, with its weight in the mix."""
+def collect(config: EpisodesConfig, held: NearHeldOut) -> Iterator[tuple[Episode, float]]:
+    """Every episode that can be made, with its weight in the mix; no pair that is near what is held out."""
     rng = random.Random(f"{config.seed}/collect")
     workers = config.workers or os.cpu_count() or 1
     some = Shown(config.shown_families, config.shown_wordings)
@@ -160,9 +165,8 @@ def collect(config: EpisodesConfig) -> Iterator[tuple[Episode, float]]:
         yield from _weigh(lessons(names, config.lessons, seed=config.seed), 10.0)
     yield from _weigh(voice.small_talk(rng), 1.5)
     yield from _weigh(voice.refusals(), 1.0)
-    for path in itertools.chain.from_iterable(files_below(_there(root)) for root in config.source):
-        if is_jsonl(path):
-            yield from from_file(path, rng, seed=config.seed, workers=workers, some=some)
+    for path in _sources(config):
+        yield from from_file(path, rng, held, seed=config.seed, workers=workers, some=some)
     for source in config.code:
         yield from _weigh(itertools.islice(_from_code(source, rng), config.functions), 1.0)
 
@@ -186,7 +190,7 @@ class Origin:
 
 
 def from_file(
-    path: Path, rng: random.Random, *, seed: int, workers: int, some: Shown | None = None
+    path: Path, rng: random.Random, held: NearHeldOut, *, seed: int, workers: int, some: Shown
 ) -> Iterator[tuple[Episode, float]]:
     """The episodes of one JSONL file, whatever its rows are."""
     origin = Origin.of(path)
@@ -201,7 +205,10 @@ def from_file(
         return
     told: set[str] = set()
     for number, row in enumerate(records(path), 1):
-        if row.get("split", "train") == "train" and not row.get("intercode_overlap"):
+        pair = pair_of(row)
+        if row.get("split", "train") != "train" or row.get("intercode_overlap"):
+            continue
+        if pair is None or not held.meets(*pair):
             yield from from_row(row, rng, told, origin, number)
 
 
@@ -268,6 +275,12 @@ def _from_code(source: str, rng: random.Random) -> Iterator[Episode]:
 
 def _weigh(episodes: Iterable[Episode], weight: float) -> Iterator[tuple[Episode, float]]:
     return ((episode, weight) for episode in episodes)
+
+
+def _sources(config: EpisodesConfig) -> list[Path]:
+    """The JSONL files that --source names."""
+    found = itertools.chain.from_iterable(files_below(_there(root)) for root in config.source)
+    return [path for path in found if is_jsonl(path)]
 
 
 def _there(root: Path) -> Path:
