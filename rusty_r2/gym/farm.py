@@ -7,6 +7,7 @@
 A Farm keeps VectorEnv's verbs. Its slots are dealt out to processes, each with a few threads of its own, so
 that reading replies, filling sandboxes and judging hold nobody up here. `Makers` makes tasks the same way.
 A process (`Hand`) is a fresh interpreter that imports the gym alone; it ends when this one closes its line.
+One that dies is replaced, and the episodes it had under way do not count, as where a sandbox breaks.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ WORTH = 64
 """slots, or tasks, below which they do not"""
 THREADS = 3
 """of each process: one waits for its sandbox, the others work"""
+DEATHS = 32
+"""processes that may die before the farm gives up"""
 PATIENCE_S = 30.0
 """how long a process may take to finish what it was doing when it is told to go"""
 
@@ -69,11 +72,8 @@ class Hand:
         self.line.send(config or EnvConfig())
 
     def hear(self) -> Any:
-        """What it says next; what went wrong there is raised here."""
-        try:
-            said = self.line.recv()
-        except (EOFError, OSError) as error:
-            raise SandboxError("a process of the gym has ended. Type: rusty doctor") from error
+        """What it says next; what went wrong there is raised here, EOFError or OSError where it is gone."""
+        said = self.line.recv()
         if isinstance(said, Exception):
             raise said
         return said
@@ -94,8 +94,9 @@ class Farm:
     def __init__(self, size: int, config: EnvConfig | None = None, *, processes: int) -> None:
         self.size, self.config = size, config or EnvConfig()
         self.hands = [Hand(self.config) for _ in range(min(processes, size))]
-        self._by_line = {hand.line: hand for hand in self.hands}
         self._busy: set[int] = set()
+        self._lost: list[Step] = []
+        self._deaths = 0
 
     def __len__(self) -> int:
         return self.size
@@ -109,15 +110,19 @@ class Farm:
     def submit(self, slot: int, reply: str) -> None:
         """Let its process carry out `reply`; `poll` hands back what came of it."""
         self._must_be_idle(slot)
-        self._send(slot, reply)
         self._busy.add(slot)
+        self._send(slot, reply)
 
     def poll(self, *, wait: bool = True) -> list[Step]:
         """The steps that have finished since; with `wait` at least one, where any is under way."""
-        finished: list[Step] = []
-        for line in _ready(list(self._by_line), None if wait else 0.0) if self._busy else []:
-            while line.poll():
-                finished.append(self._by_line[line].hear())
+        finished, self._lost = self._lost, []
+        lines = {hand.line: place for place, hand in enumerate(self.hands)}
+        for line in _ready(list(lines), None if wait and not finished else 0.0) if self._busy else []:
+            try:
+                while line.poll():
+                    finished.append(self.hands[lines[line]].hear())
+            except (EOFError, OSError):
+                finished += self._replace(lines[line])
         self._busy -= {step.slot for step in finished}
         return finished
 
@@ -130,7 +135,7 @@ class Farm:
         """Let every process finish what is under way and give its sandboxes back."""
         for hand in self.hands:
             hand.close()
-        self.hands, self._by_line = [], {}
+        self.hands, self._lost = [], []
         self._busy.clear()
 
     def __enter__(self) -> Farm:
@@ -142,10 +147,23 @@ class Farm:
         self.close()
 
     def _send(self, slot: int, what: Task | str) -> None:
+        place = slot % len(self.hands)
         try:
-            self.hands[slot % len(self.hands)].line.send((slot, what))
-        except OSError as error:
-            raise SandboxError("a process of the gym has ended. Type: rusty doctor") from error
+            self.hands[place].line.send((slot, what))
+        except OSError:
+            self._lost += self._replace(place)
+            self.hands[place].line.send((slot, what))
+
+    def _replace(self, place: int) -> list[Step]:
+        """Start a process in place of one that is gone; the steps it had under way, lost."""
+        self._deaths += 1
+        if self._deaths > DEATHS:
+            raise SandboxError(f"{DEATHS} processes of the gym have died. Type: rusty doctor")
+        self.hands[place].close()
+        slots = [slot for slot in self._busy if slot % len(self.hands) == place]
+        self.hands[place] = Hand(self.config)
+        known = {step.slot for step in self._lost}
+        return [_lost(slot) for slot in slots if slot not in known]
 
     def _must_be_idle(self, slot: int) -> None:
         if slot in self._busy:
@@ -165,15 +183,28 @@ class Makers:
             return [curriculum.next() for _ in range(count)]
         size = -(-count // len(self.hands))
         starts = range(curriculum.drawn, curriculum.drawn + count, size)
-        for hand, start in zip(self.hands, starts, strict=False):
-            hand.line.send((curriculum, start, min(size, starts.stop - start)))
-        made = [task for hand, _ in zip(self.hands, starts, strict=False) for task in hand.hear()]
+        parts = [(curriculum, start, min(size, starts.stop - start)) for start in starts]
+        made: list[Task] = []
+        for hand, part in zip(self.hands, parts, strict=False):
+            with contextlib.suppress(OSError):
+                hand.line.send(part)
+        for hand, part in zip(self.hands, parts, strict=False):
+            try:
+                made += hand.hear()
+            except (EOFError, OSError):  # that process is gone
+                made += _draw(*part)
         curriculum.drawn = starts.stop
         return made
 
     def close(self) -> None:
         for hand in self.hands:
             hand.close()
+
+
+def _lost(slot: int) -> Step:
+    """The step of an episode whose process is gone."""
+    info: Info = {"valid": True, "passed": False, "masked": True, "why": "a process of the gym has died"}
+    return Step(slot, "SYSTEM_MSG: the sandbox failed; this episode does not count.", 0.0, False, True, info)
 
 
 def _ready(lines: list[Connection], timeout: float | None) -> list[Connection]:
@@ -211,7 +242,8 @@ class Worker:
             self._pool.submit(self._answer, self._step, *asked)
 
     def _step(self, slot: int, reply: str) -> Step:
-        return Step(slot, *self._envs[slot].step(reply))
+        env = self._envs.get(slot)  # none: the episode began in a process that is gone
+        return _lost(slot) if env is None else Step(slot, *env.step(reply))
 
     def _answer(self, work: Any, *given: Any) -> None:
         try:

@@ -44,17 +44,29 @@ def test_processes_say_what_threads_say():
             processes.poll()
 
 
-def test_a_process_that_died_is_named():
-    with Farm(1, CONFIG, processes=1) as envs:
-        envs.reset(0, next(iter(catalog.tasks("train", count=1))))
-        envs.submit(0, "nonsense")
-        envs.poll()
+def test_a_process_that_died_is_replaced_and_its_episodes_do_not_count(monkeypatch):
+    tasks = list(catalog.tasks("train", seed=9, count=4))
+    with Farm(4, CONFIG, processes=2) as envs:
+        for slot, task in enumerate(tasks):
+            envs.reset(slot, task)
         envs.hands[0].process.kill()
+        envs.hands[0].process.wait()
+        for slot in range(4):
+            envs.submit(slot, "nonsense")
+        steps = {}
+        while envs.busy:
+            steps |= {step.slot: step for step in envs.poll()}
+        assert [steps[slot].info["masked"] for slot in range(4)] == [True, False, True, False]
+        assert steps[0].done and not steps[1].done
+        assert outcomes(envs, tasks)[1][2][0][3]["masked"] is False, "the new process plays on"
+        monkeypatch.setattr(farm, "DEATHS", 1)
+        envs.reset(0, tasks[0])
+        envs.hands[0].process.kill()
+        envs.hands[0].process.wait()
         with pytest.raises(SandboxError, match="rusty doctor"):
-            while True:
-                envs._busy.clear()
-                envs.submit(0, "nonsense")
-                envs.poll()
+            envs.submit(0, "nonsense")
+            envs.poll()
+        envs._busy.clear()
 
 
 def test_a_process_ends_with_the_one_that_asked():
@@ -84,5 +96,8 @@ def test_drawn_elsewhere_is_drawn_here():
         drawn = makers.draw(there, 70)
         assert drawn == Makers(0).draw(here, 70) == [curriculum().next(), *drawn[1:]]
         assert here.state_dict() == there.state_dict()
+        makers.hands[0].process.kill()
+        makers.hands[0].process.wait()
+        assert makers.draw(there, 70) == Makers(0).draw(here, 70), "also where a process is gone"
     finally:
         makers.close()
