@@ -23,7 +23,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ Run = tuple[bool, int, int]
 Hashes = NDArray[np.uint64]
 FEW = 8
 """pieces of training data below which other processes are not worth their start"""
+LAST = np.uint64((1 << 20) - 1)
 ROWS = 500
 """rows of drills, or documents, looked at together"""
 _WORD = re.compile(r"\w+|\x1f")
@@ -101,17 +102,34 @@ class Search:
 
     words: Words
     runs: Mapping[tuple[bool, int], Hashes]
+    """sorted"""
 
     def __call__(self, job: Job) -> set[Run]:
         text = job if isinstance(job, str) else BETWEEN.join(job.texts())
-        streams = {signs: self.words.numbers(text, signs=signs) for signs, _ in self.runs}
         found: set[Run] = set()
-        for (signs, length), wanted in self.runs.items():
-            here = _rolled(streams[signs], length)
-            if len(here):
-                at = np.minimum(np.searchsorted(wanted, here), len(wanted) - 1)
-                found |= {(signs, length, int(run)) for run in np.unique(here[wanted[at] == here])}
+        for signs in {signs for signs, _ in self.runs}:
+            longest = max(length for kind, length in self.runs if kind == signs)
+            numbers = self.words.numbers(text, signs=signs)
+            for length, here in enumerate(_rolling(numbers, longest), 1):
+                if (signs, length) in self.runs:
+                    met = self._met((signs, length), here)
+                    found |= {(signs, length, int(run)) for run in met}
         return found
+
+    def _met(self, kind: tuple[bool, int], here: Hashes) -> Hashes:
+        """Those of `here` that are sought; a table of their last bits rules nearly all others out first."""
+        wanted = self.runs[kind]
+        likely = np.unique(here[self._table[kind][here & LAST]])
+        at = np.minimum(np.searchsorted(wanted, likely), len(wanted) - 1)
+        met: Hashes = likely[wanted[at] == likely]
+        return met
+
+    @cached_property
+    def _table(self) -> dict[tuple[bool, int], NDArray[np.bool_]]:
+        tables = {kind: np.zeros(int(LAST) + 1, np.bool_) for kind in self.runs}
+        for kind, table in tables.items():
+            table[self.runs[kind] & LAST] = True
+        return tables
 
 
 def _everywhere(search: Search, jobs: Iterator[Job], workers: int) -> Iterator[set[Run]]:
@@ -138,14 +156,17 @@ def _look(job: Job) -> set[Run]:
 
 def _rolled(ids: Hashes, length: int) -> Hashes:
     """A number for every run of `length` words."""
-    count = len(ids) - length + 1
-    if count < 1:
-        return np.zeros(0, np.uint64)
-    made = np.zeros(count, np.uint64)
-    for shift in range(length):
-        made = made * np.uint64(0x9E3779B97F4A7C15) + ids[shift : shift + count]
-    mixed: Hashes = made ^ (made >> np.uint64(29))
-    return mixed
+    *_, last = _rolling(ids, length)
+    return last
+
+
+def _rolling(ids: Hashes, longest: int) -> Iterator[Hashes]:
+    """Those of all runs of one word, of two, and so on."""
+    made = np.zeros(len(ids), np.uint64)
+    for length in range(1, longest + 1):
+        made = made[: max(0, len(ids) - length + 1)] * np.uint64(0x9E3779B97F4A7C15) + ids[length - 1 :]
+        mixed: Hashes = made ^ (made >> np.uint64(29))
+        yield mixed
 
 
 @dataclass(frozen=True)
