@@ -88,8 +88,12 @@ KINDS = {
     "numtext": Kind(("text", "line", "s"), lambda rng: rng.choice((" ".join(map(str, _several(rng, 0, 50))), str(rng.randint(0, 9999)))), "str", "a string of numbers", ("the string {a}", "{a}")),
     "zeros": Kind(("nums", "items", "lst", "values", "arr"), lambda rng: _several(rng, 0, 3, 3, 7), "List[int]", "a list of integers", _LISTS),
     "sorted": Kind(("nums", "lst", "arr", "values"), lambda rng: sorted(_several(rng, -5, 30)) if rng.random() < 0.8 else [3, 1, 2], "List[int]", "a list of integers", _LISTS),
+    "ordered": Kind(("nums", "lst", "arr", "values"), lambda rng: sorted({*_several(rng, -5, 15)}), "List[int]", "a sorted list of integers", _LISTS),
     "three": Kind(("nums", "a", "xs", "values"), lambda rng: _several(rng, -5, 20, 3, 3), "List[int]", "a list of integers", _LISTS),
     "gap": Kind(("nums", "arr", "lst"), _gap, "List[int]", "a list of integers", _LISTS),
+    "numerals": Kind(("texts", "strings", "parts"), lambda rng: [str(one) for one in _several(rng, 0, 99)], "List[str]", "a list of strings", _LISTS),
+    "point": Kind(("a", "p", "point"), lambda rng: (rng.randint(-9, 9), rng.randint(-9, 9)), "tuple", "a pair of numbers"),
+    "longer": Kind(("text", "word", "s"), lambda rng: rng.choice(WORDS) + rng.choice("abc"), "str", "a string", ("the string {a}", "{a}")),
     "nested": Kind(("nested", "items", "lst"), _nested, "list", "a nested list"),
     "pairs": Kind(("pairs", "items", "tuples", "records"), lambda rng: [(word, rng.randint(0, 30)) for word in rng.sample(WORDS, rng.randint(2, 4))], "List[tuple]", "a list of tuples", _LISTS),
 }  # fmt: skip

@@ -70,7 +70,7 @@ class End(NamedTuple):
 
 NUMBERS = ("numbers", "numbers", "integers", "elements", "values", "items")
 STRINGS = ("strings", "strings", "words", "elements", "names", "items")
-CHARS = ("characters", "characters", "letters", "chars")
+CHARS = ("characters", "characters", "chars")
 VOWELS = "aeiou"
 
 SOURCES = (

@@ -23,7 +23,7 @@ import re
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -83,6 +83,35 @@ PLAIN = (
     "Please write a Python function $call into $file. $says",
     "define $call in $file. $says",
 )
+SYNONYMS = {
+    "largest": ("biggest", "greatest", "highest"),
+    "smallest": ("lowest", "smallest"),
+    "characters": ("chars", "symbols"),
+    "elements": ("items", "entries", "members"),
+    "numbers": ("integers", "values"),
+    "the list": ("the array", "the sequence", "the given list", "the list"),
+    "dictionary": ("dict", "mapping", "map"),
+    "occurs": ("appears", "is found", "occurs"),
+    "different": ("distinct", "unique"),
+    "in ascending order": ("in increasing order", "from the smallest to the largest", "in ascending order"),
+    "in descending order": ("in decreasing order", "from the largest to the smallest"),
+    "upper case": ("uppercase", "capital letters", "upper-case letters"),
+    "lower case": ("lowercase", "small letters"),
+    "greater than": ("above", "bigger than", "more than", "over"),
+    "less than": ("below", "under", "smaller than"),
+    "contains": ("has", "includes", "contains"),
+    "the string": ("the text", "the given string", "the string"),
+    "position": ("index", "place"),
+    "joined": ("put together", "concatenated", "joined"),
+    "average": ("mean", "arithmetic mean"),
+    "the sum of": ("the total of", "the sum of"),
+    "without duplicates": ("with duplicates removed", "each only once"),
+    "how often": ("how many times", "the number of times"),
+    "backwards": ("in reverse", "from the end to the beginning"),
+    "remove": ("delete", "drop", "take away", "strip"),
+    "matrix": ("matrix", "grid", "table", "2D list"),
+}
+_SAME = re.compile(rf"\b({'|'.join(SYNONYMS)})\b")
 _PLACES = {module.__name__: module for module in (math, itertools, collections, statistics, calendar, re)}
 
 
@@ -156,6 +185,7 @@ def _proof(code: str, names: tuple[str, ...]) -> Callable[..., Any]:
 def _named(made: Program, namer: Namer) -> Asked:
     """A name for the function, and up to three answers."""
     rng = namer.rng
+    made = replace(made, says=_reworded(made, rng))
     name = _telling(made.key, rng) if rng.random() < 0.6 else namer.identifier().lower()
     if name in TAKEN or keyword.iskeyword(name) or name in {arg for arg, _ in made.args}:
         name += "_"
@@ -170,6 +200,17 @@ def _named(made: Program, namer: Namer) -> Asked:
         if len(tries) == 3:
             break
     return Asked(name, made, tries, _hint(answers))
+
+
+def _reworded(made: Program, rng: random.Random) -> str:
+    """The description with other words for some of its words; names of arguments stay."""
+    names = {name for name, _ in made.args}
+
+    def other(found: re.Match[str]) -> str:
+        word = found.group()
+        return word if word in names or rng.random() < 0.6 else rng.choice(SYNONYMS[word])
+
+    return _SAME.sub(other, made.says)
 
 
 def _shown(answer: Any) -> str:
