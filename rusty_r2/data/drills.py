@@ -306,7 +306,7 @@ def _make(job: _Job) -> tuple[NDArray[np.uint16], NDArray[np.bool_], int, int]:
     if job.kind == "lesson":
         made = lessons(names, job.count, seed=config.seed * 1_000_003 + job.first)
     elif job.kind == "gym":
-        made = _tasks(_usable(config.tokenizer_path), job)
+        made = _tasks(task_names(config.tokenizer_path), job)
     else:
         made = (from_record(record, where) for where, record in job.records)
     every = list(encode(words, made))
@@ -344,7 +344,7 @@ def _words(path: Path | None) -> tuple[Tokenizer, list[str]]:
 
 
 @cache
-def _usable(path: Path | None) -> tuple[str, ...]:
+def task_names(path: Path | None) -> tuple[str, ...]:
     """Words that can be a name in a task: the gym's own, and the tokenizer's of three letters or more."""
     more = (word.lower() for word in _words(path)[1] if len(word) > 2)
     return tuple(dict.fromkeys([*WORDS, *(word for word in more if not keyword.iskeyword(word))]))
