@@ -11,26 +11,34 @@ verdict. The same command goes on where it was stopped.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
+import os
 import platform
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 from rusty_r2 import __version__, files
 from rusty_r2.config import plain
-from rusty_r2.errors import MissingExtra
+from rusty_r2.errors import MissingExtra, RustyError
 from rusty_r2.eval import code, commands, contamination, picture, safety, table
 from rusty_r2.eval.figures import Figure, absent
 from rusty_r2.eval.job import EvalConfig, Job, take
 from rusty_r2.eval.mind import open_mind
 
+LONG = ("gym", "commands", "code", "actions", "text", "safety")
+"""measures that may run beside others, the longest first; speed is measured alone"""
+
 
 def evaluate(config: EvalConfig) -> str:
     """Measure every address and write the table."""
     columns: dict[str, list[Figure]] = {}
+    ahead = side_by_side(config) if config.jobs > 1 else {}
     seconds: dict[str, dict[str, float]] = {}
     for address in dict.fromkeys(config.addresses):
         job = Job(open_mind(address, device=config.device, batch=config.side_by_side), config)
@@ -38,16 +46,50 @@ def evaluate(config: EvalConfig) -> str:
         seconds[address] = {}
         for name in config.measures:
             began = time.perf_counter()
-            try:
-                columns[address] += importlib.import_module(f"rusty_r2.eval.{name}").measure(job)
-            except MissingExtra as error:  # measure what can be measured
-                columns[address].append(absent(name, str(error)))
-            seconds[address][name] = round(time.perf_counter() - began, 2)
-            _say(f"{address}: {name} took {seconds[address][name]:.1f} s")
+            columns[address] += _measured(job, name)
+            took = ahead.get((address, name), 0.0) + time.perf_counter() - began
+            seconds[address][name] = round(took, 2)
+            _say(f"{address}: {name} took {took:.1f} s")
     if config.trained_on:
         for found in columns.values():
             found += seen_in_training(config)
     return _written(config, columns, seconds)
+
+
+def side_by_side(config: EvalConfig) -> dict[tuple[str, str], float]:
+    """Let processes ask and keep the samples, which are then only read here. Returns the seconds they took."""
+    todo = [
+        (address, name)
+        for name in LONG
+        if name in config.measures
+        for address in dict.fromkeys(config.addresses)
+    ]
+    workers = min(config.jobs, len(todo))
+    if not workers:
+        return {}
+    with ProcessPoolExecutor(workers, get_context("spawn"), _share_cores, (workers,)) as pool:
+        took = [pool.submit(_alone, config, address, name) for address, name in todo]
+        return {each: future.result() for each, future in zip(todo, took, strict=True)}
+
+
+def _share_cores(workers: int) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+
+
+def _alone(config: EvalConfig, address: str, name: str) -> float:
+    """One measure of one mind in this process; what fails here fails again where it is read, and is told."""
+    began = time.perf_counter()
+    with contextlib.suppress(RustyError):
+        _measured(Job(open_mind(address, device=config.device, batch=config.side_by_side), config), name)
+    return time.perf_counter() - began
+
+
+def _measured(job: Job, name: str) -> list[Figure]:
+    try:
+        found: list[Figure] = importlib.import_module(f"rusty_r2.eval.{name}").measure(job)
+    except MissingExtra as error:  # measure what can be measured
+        return [absent(name, str(error))]
+    return found
 
 
 def seen_in_training(config: EvalConfig) -> Sequence[Figure]:

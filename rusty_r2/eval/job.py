@@ -66,12 +66,16 @@ class EvalConfig:
     """questions answered side by side; 0: 64 on a CPU, 512 on a GPU"""
     device: str = "cpu"
     """cpu, or cuda"""
+    jobs: int = 1
+    """measures taken side by side, each in a process of its own with a copy of the mind"""
     json: bool = False
     """print for scripts"""
 
     def __post_init__(self) -> None:
-        if min(self.limit, self.shots, self.batch) < 0 or min(self.samples, self.max_turns) < 1:
-            raise ConfigError("--limit, --shots, --batch are 0 or more; --samples, --max-turns 1 or more")
+        if min(self.limit, self.shots, self.batch) < 0 or min(self.samples, self.max_turns, self.jobs) < 1:
+            raise ConfigError(
+                "--limit, --shots, --batch: 0 or more; --samples, --max-turns, --jobs: 1 or more"
+            )
         if not self.addresses or not self.measures:
             raise ConfigError("give an address and a measure. Type: rusty eval rusty --measures gym")
 

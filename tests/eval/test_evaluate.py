@@ -49,6 +49,19 @@ def test_one_command_measures_two_minds_side_by_side_and_goes_on(nano, tmp_path,
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "out/samples").iterdir()}
 
 
+def test_measures_taken_side_by_side_are_the_same(nano, tmp_path, capsys):
+    options = ["--limit", "2", "--samples", "1", "--max-turns", "1", "--measures", "safety", "gym", "actions"]
+    told = []
+    for out, jobs in (("one", "1"), ("two", "2")):
+        assert main(["eval", str(nano), *options, "--out", out, "--jobs", jobs]) == 0
+        found = json.loads((tmp_path / out / "results.json").read_text())
+        told.append(found["minds"])
+        assert set(found["seconds"][str(nano)]) == {"safety", "gym", "actions"}
+    assert told[0] == told[1]
+    assert main(["eval", "nowhere", "--measures", "safety", "--jobs", "2"]) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
 def test_an_unknown_measure_and_a_missing_mind_are_one_line(capsys):
     assert main(["eval", "nowhere", "--measures", "safety"]) == 1
     assert "nowhere" in capsys.readouterr().err
