@@ -57,7 +57,7 @@ def evaluate(config: EvalConfig) -> str:
 
 
 def side_by_side(config: EvalConfig) -> dict[tuple[str, str], float]:
-    """Let processes ask and keep the samples, which are then only read here. Returns the seconds they took."""
+    """Let processes ask and keep the samples, then only read here. Returns the seconds they took."""
     todo = [
         (address, name)
         for name in LONG
