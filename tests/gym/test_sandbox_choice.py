@@ -92,3 +92,12 @@ def test_the_package_is_covered_where_ns_would_show_it() -> None:
         assert box.run("ls -A /usr/share").stdout == b""
         assert box.run("touch /usr/share/x").code == 1
         assert box.run("ls /usr/bin/env").ok
+
+
+def test_a_spawner_that_cannot_be_started_leaves_no_socket() -> None:
+    """As for a user who may not run this Python."""
+    held = Path("/proc/self/fd")
+    before = len(list(held.iterdir()))
+    with pytest.raises(OSError, match="none"):
+        launch.Spawner({"python": "/none", "level": "ns"})
+    assert len(list(held.iterdir())) == before

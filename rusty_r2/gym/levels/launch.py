@@ -62,7 +62,8 @@ class Spawner:
         self._next = self._asked = 0
         boot: dict[str, Any] = {"modules": sources(), "config": config | {"supervisor": os.getpid()}}
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)
-        with theirs:
+        with theirs, contextlib.ExitStack() as failed:
+            failed.enter_context(ours)
             self._process = subprocess.Popen(
                 [config["python"], "-I", "-S", "-B", "-X", "utf8", "-c", BOOTSTRAP, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -72,6 +73,7 @@ class Spawner:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
+            failed.pop_all()
         ours.settimeout(START_S)
         try:
             ours.send(json.dumps(boot).encode())
