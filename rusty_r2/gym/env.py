@@ -76,7 +76,7 @@ class EnvConfig:
     disk: int = 16 << 20
     """bytes that the workspace may hold"""
     level: str = "auto"
-    """sandbox level of commands: auto, ns, bwrap or landlock; verdicts take the strongest"""
+    """sandbox level of commands and verdicts: auto (the strongest that works), ns, bwrap or landlock"""
     at_least: str = "landlock"
     """the weakest level that is accepted"""
 
@@ -255,7 +255,10 @@ class CodingEnv:
 
     def _judge(self, now: _Episode, message: str) -> Verdict:
         try:
-            verdict = judge(now.task, now.files, message, limits=limits_of(now.task, self.config))
+            verdict = judge(
+                now.task, now.files, message, limits=limits_of(now.task, self.config),
+                level=self.config.level, at_least=self.config.at_least,
+            )  # fmt: skip
         except OSError as error:
             if error.errno not in TOO_MUCH:
                 raise SandboxError(f"the work could not be judged: {error}. Type: rusty doctor") from error

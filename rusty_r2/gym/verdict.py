@@ -72,6 +72,7 @@ def judge(
     *,
     limits: Limits | None = None,
     level: str = "auto",
+    at_least: str = "landlock",
 ) -> Verdict:
     """Carry out a task's check on the files (and final message) a candidate left behind."""
     if level == "off":
@@ -87,7 +88,7 @@ def judge(
         total = len(check.cases) if isinstance(check, Calls) else 1
         verdict = Verdict(False, 0, total, f"{check.path} is missing", parses=False)
     else:
-        with Party("candidate", limits, level, files) as candidate:
+        with Party("candidate", limits, level, files, at_least) as candidate:
             if candidate.misplaced:
                 verdict = Verdict(False, 0, 1, candidate.misplaced, parses=False)
             elif isinstance(check, Calls):
@@ -114,12 +115,17 @@ class Party:
     """One side of a verdict, in a sandbox of its own: `candidate` or `tester`."""
 
     def __init__(
-        self, role: str, limits: Limits, level: str, files: Mapping[str, str | bytes] | None = None
+        self,
+        role: str,
+        limits: Limits,
+        level: str,
+        files: Mapping[str, str | bytes] | None = None,
+        at_least: str = "landlock",
     ) -> None:
         self.role = role
         self.limits = limits
         roomy = replace(limits, wall_s=limits.wall_s + START_S)  # the deadline here comes first
-        self.sandbox: Sandbox = open_sandbox(level=level, limits=roomy)
+        self.sandbox: Sandbox = open_sandbox(level=level, at_least=at_least, limits=roomy)
         self.level = self.sandbox.level
         self.degraded = tuple(self.sandbox.degraded)
         self.misplaced = ""

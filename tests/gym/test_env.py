@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""The environment: what each reply shows and earns, what never pays, and that nothing is left behind."""
+"""The environment: what each reply shows and earns, what never pays, and what ends it."""
 
 import json
 import subprocess
 import sys
-import tempfile
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rusty_r2.errors import ConfigError, SandboxError, TaskError
-from rusty_r2.gym import catalog
 from rusty_r2.gym.env import CodingEnv, EnvConfig, clip
-from rusty_r2.gym.proof import gold
-from rusty_r2.gym.sandbox import open_sandbox
-from rusty_r2.gym.vector import VectorEnv
+from rusty_r2.gym.sandbox import open_sandbox, probe
+from rusty_r2.gym.verdict import judge
 from rusty_r2.protocol import Cmd, Edit, Msg, render
 from rusty_r2.task import Calls, Case, Code, Task, Tree
 
@@ -313,6 +310,15 @@ def test_shaping_pays_a_share_once():
     assert second[4]["rewards"] == {"turn": -0.01}
 
 
+@pytest.mark.parametrize("level", [report.name for report in probe() if report.available][:-1])
+def test_the_level_asked_for_is_that_of_the_verdict(level):
+    config = EnvConfig(level=level, at_least=level)
+    ((*_, info),) = played(DOUBLE, edit(RIGHT), config=config)
+    assert info["level"] == level
+    with pytest.raises(ConfigError, match=f"{level} is weaker than ns") if level != "ns" else nullcontext():
+        judge(DOUBLE, {"d.py": RIGHT}, level=level, at_least="ns")
+
+
 def test_the_sandbox_cannot_be_switched_off():
     for options in ({"level": "off"}, {"at_least": "off"}):
         with pytest.raises(ConfigError, match="off"):
@@ -364,102 +370,6 @@ def test_any_reply_has_an_observation(replies):
             seen, reward, *_ = env.step(reply)
             assert isinstance(seen, str)
             assert isinstance(reward, float)
-
-
-NAP = 40_071
-"""seconds that no other process here sleeps"""
-
-
-def script(task: Task, kind: int) -> list[str]:
-    """Four ways to go through an episode: right, wrong, rambling, and leaving things behind."""
-    if kind == 0:
-        return [render(action) for action in gold(task)]
-    if kind == 1:
-        return [edit("def f(: pass", "junk.py"), say("no idea"), "not json", run("false")]
-    if kind == 2:
-        return [
-            run(f"sleep {NAP} & setsid sleep {NAP} & echo started"),
-            run("head -c 200000 /dev/zero | tr '\\0' x > big"),
-        ]
-    return [run("mkdir -p a/b && touch a/b/c"), render(Edit("a/b/d", "text"))]
-
-
-def left_behind(envs: VectorEnv) -> tuple[int, int]:
-    """Open descriptors and children of this process when no episode is under way."""
-    for env in envs.envs:
-        env.close()
-    children = Path("/proc/self/task").glob("*/children")
-    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(NAP) in told(path)]
-    return len(list(Path("/proc/self/fd").iterdir())), sum(len(path.read_text().split()) for path in children)
-
-
-def told(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:  # the process ended while we looked
-        return ""
-
-
-def play_all(envs: VectorEnv, numbers: range) -> int:
-    """Play scripted episodes in all slots at once, refilling each as it ends; how many were played."""
-    tasks = list(catalog.tasks("train", count=min(len(numbers), 200)))
-    waiting, scripts, played_out = iter(numbers), {}, 0
-
-    def refill(slot: int) -> None:
-        number = next(waiting, None)
-        if number is not None:
-            task = tasks[number % len(tasks)]
-            envs.reset(slot, task)
-            scripts[slot] = iter(script(task, number % 5))
-            envs.submit(slot, next(scripts[slot]))
-
-    for slot in range(len(envs)):
-        refill(slot)
-    while envs.busy:
-        for step in envs.poll():
-            assert not step.info["masked"]
-            reply = None if step.done else next(scripts[step.slot], None)
-            if reply is None:
-                played_out += 1
-                refill(step.slot)
-            else:
-                envs.submit(step.slot, reply)
-    return played_out
-
-
-@pytest.mark.parametrize("episodes", [24, pytest.param(1000, marks=pytest.mark.slow)])
-def test_episodes_leave_nothing_behind(episodes, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with VectorEnv(4) as envs:
-        play_all(envs, range(8))  # what is made once is made now
-        before = left_behind(envs)
-        assert play_all(envs, range(episodes)) == episodes
-        assert left_behind(envs) == before
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_many_episodes_side_by_side_give_what_one_by_one_gives():
-    tasks = list(catalog.tasks("train", count=8, difficulty=1))
-    replies = [render(gold(task)[0]) for task in tasks]
-    alone = [played(task, reply)[0] for task, reply in zip(tasks, replies, strict=True)]
-    with VectorEnv(8, workers=4) as envs:
-        for slot, task in enumerate(tasks):
-            envs.reset(slot, task)
-        together = envs.step(replies)
-    assert [tuple(step)[1:] for step in together] == alone
-
-
-def test_a_slot_takes_one_reply_at_a_time():
-    with VectorEnv(2) as envs:
-        envs.reset(0, MOVE)
-        envs.submit(0, run("sleep 0.2"))
-        assert envs.busy == 1
-        with pytest.raises(TaskError, match="poll"):
-            envs.submit(0, run("true"))
-        with pytest.raises(TaskError, match="2 slots"):
-            envs.step(["x"])
-        assert [step.slot for step in envs.poll()] == [0]
-        assert envs.poll() == []
 
 
 def test_the_gymnasium_checker_is_content():
