@@ -222,6 +222,9 @@ class TraceStore:
             yield
         except DBAPIError as error:
             raise StoreError(f"cannot {what} in {self.where}: {_cause(error)}") from error
+        except UnicodeEncodeError as error:
+            half = f"{error.object!a:.60} holds half a character (a lone surrogate)"
+            raise StoreError(f"cannot {what} in {self.where}: {half}") from error
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             raise StoreError(f"cannot {what} in {self.where}: {error}") from error
 

@@ -168,8 +168,23 @@ class ExecutionTrace:
         return replace(clean, trace_id=self.trace_id, redactions=self.redactions + count)
 
 
+_NUMBER = (int, float)
+_NESTED: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("duration_ms", "confidence", "reward"), _NUMBER),
+    **dict.fromkeys(("success", "ok"), bool),
+    **dict.fromkeys(("insights", "issues", "token_ids", "logprobs"), list),
+    "arguments": dict,
+    "result": object,
+}
+"""of what tool calls, reasoning steps and steps hold; the others are texts"""
+_INSIDE: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("tasks_created", "tasks_completed", "tasks_failed", "history"), dict),
+    "token_ids": int,
+    "logprobs": _NUMBER,
+}
+"""what lists hold"""
 _TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("total_cost", "execution_duration_ms", "reward_score"), (int, float)),
+    **dict.fromkeys(("total_cost", "execution_duration_ms", "reward_score"), _NUMBER),
     **dict.fromkeys(("total_tokens_in", "total_tokens_out", "llm_calls_count", "redactions"), int),
     **dict.fromkeys(("label", "manual_review"), bool),
     **dict.fromkeys(("tasks_created", "tasks_completed", "tasks_failed", "history"), list),
@@ -185,17 +200,25 @@ def _check(given: Mapping[str, Any]) -> None:
 
 
 def _typed(value: T, kind: type | tuple[type, ...], name: str) -> T:
-    wrong_bool = isinstance(value, bool) and kind is not bool
+    wrong_bool = isinstance(value, bool) and kind not in (bool, object)
     if not isinstance(value, kind) or wrong_bool:
         wanted = kind.__name__ if isinstance(kind, type) else "number"
         raise TraceError(f"trace field {name} must be a {wanted}, not {type(value).__name__}")
+    inside = _INSIDE.get(name.rpartition(".")[2])
+    if inside is not None and isinstance(value, list):
+        for item in value:
+            _typed(item, inside, f"{name}[]")
     return value
 
 
 def _nested(kind: type[T], item: Any, name: str) -> T:
     if not isinstance(item, Mapping):
         raise TraceError(f"trace field {name} must hold objects, not {type(item).__name__}")
+    given = {f.name: item[f.name] for f in fields(kind) if f.name in item}  # type: ignore[arg-type]
+    for key, value in given.items():
+        if value is not None or key not in ("result", "error"):
+            _typed(value, _NESTED.get(key, str), f"{name}.{key}")
     try:
-        return kind(**{f.name: item[f.name] for f in fields(kind) if f.name in item})  # type: ignore[arg-type]
+        return kind(**given)
     except TypeError as error:
         raise TraceError(f"trace field {name}: {error}") from error

@@ -136,6 +136,23 @@ def test_what_cannot_be_kept_is_refused_whole(store):
     assert store.count() == 0
 
 
+def test_half_a_character_where_a_database_needs_a_whole_one_is_one_line(store):
+    half = "a\ud800"
+    known = store.append(trace(1))
+    for deed in (
+        lambda: store.append(trace(2, trace_id=half)),
+        lambda: store.append(trace(3, timestamp=half)),
+        lambda: store.get(half),
+        lambda: store.label(half, True),
+        lambda: store.label(known, True, who=half),
+        lambda: store.find(agent=half),
+    ):
+        with pytest.raises(StoreError, match=r"'a\\ud800' holds half a character") as told:
+            deed()
+        assert "\n" not in str(told.value)
+    assert store.count() == 1
+
+
 def test_a_missing_trace_is_one_clear_line(store):
     for ask in (lambda: store.get("nope"), lambda: store.label("nope", True)):
         with pytest.raises(StoreError, match="rusty trace list"):

@@ -60,6 +60,15 @@ def test_unknown_fields_pass_through_and_the_input_is_not_changed(unknown):
     assert json.dumps(data) == before
 
 
+CALL = {"tool_name": "t", "arguments": {}, "result": None, "success": True, "duration_ms": 1}
+
+
+def test_a_tools_result_is_whatever_it_said():
+    for result in (None, True, 3, [1], {"a": 1}, "x"):
+        found = ExecutionTrace.from_dict({"tool_calls": [{**CALL, "result": result, "error": None}]})
+        assert found.tool_calls[0].result == result
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -69,6 +78,16 @@ def test_unknown_fields_pass_through_and_the_input_is_not_changed(unknown):
         ("tool_calls", [1]),
         ("steps", [{"ok": True}]),
         ("total_cost", "x"),
+        ("history", ["hello"]),
+        ("steps", [{"reply": 3}]),
+        ("steps", [{"reply": "r", "ok": "yes"}]),
+        ("steps", [{"reply": "r", "token_ids": ["1"]}]),
+        ("steps", [{"reply": "r", "token_ids": [True]}]),
+        ("steps", [{"reply": "r", "logprobs": 0.5}]),
+        ("reasoning_steps", [{"step_type": "t", "content": None}]),
+        ("tool_calls", [{**CALL, "arguments": "rm"}]),
+        ("tool_calls", [{**CALL, "success": 1}]),
+        ("tool_calls", [{**CALL, "duration_ms": True}]),
     ],
 )
 def test_a_wrong_type_is_named(field, value):
