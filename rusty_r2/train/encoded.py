@@ -121,7 +121,21 @@ def heard(tokenizer: Any, row: Row) -> Row:
 
 
 def _from_user(text: list[Any]) -> list[Any]:
-    return [_spoken(turn) if isinstance(turn, dict) else turn for turn in text]
+    said: list[Any] = []
+    for given in text:
+        turn = _spoken(given) if isinstance(given, dict) else given
+        if said and _same_voice(said[-1], turn):
+            said[-1] = {**turn, "content": f"{said[-1]['content']}\n\n{turn['content']}"}
+        else:
+            said.append(turn)
+    return said
+
+
+def _same_voice(one: Any, other: Any) -> bool:
+    """Whether two turns are words of one speaker and nothing else: nobody speaks twice in a row."""
+    plain = [isinstance(turn, dict) and turn.keys() == {"role", "content"} for turn in (one, other)]
+    texts = all(plain) and isinstance(one["content"], str) and isinstance(other["content"], str)
+    return texts and bool(one["role"] == other["role"])
 
 
 def _spoken(turn: Row) -> Row:
