@@ -48,7 +48,7 @@ class CurriculumConfig:
     """no level above this one is drawn"""
     seldom: float = 0.03
     """the least weight of a lesson, against 1 for the most: nothing is given up for good"""
-    opens: float = 0.5
+    opens: float = 0.25
     """a family's next level opens at this rate"""
     after: int = 8
     """reports a lesson needs before its rate opens or closes anything"""
@@ -57,7 +57,7 @@ class CurriculumConfig:
 
 
 def worth(rate: float) -> float:
-    """What there is to learn at a success rate: 1 at a third, 0.55 at 5%, 0.12 at 95%, 0 at the ends."""
+    """What there is to learn at a success rate: 1 at a third, 0.55 at 5%, 0.13 at 95%, 0 at the ends."""
     return float(rate**0.5 * (1 - rate) * 1.5 * 3**0.5)
 
 
