@@ -54,11 +54,12 @@ class ActionGrammar:
         problem = self._matcher.validate_grammar(self._grammar, self._tokens)
         if problem:
             raise RustyError(f"the action grammar is not accepted by llguidance: {problem}")
+        # a copy costs microseconds, a new one milliseconds
+        self._fresh = Matcher(self._matcher(self._tokens, self._grammar, log_level=0), words, end)
 
     def start(self) -> Matcher:
         """A fresh answer."""
-        core = self._matcher(self._tokens, self._grammar, log_level=0)
-        return Matcher(core, self.words, self.end)
+        return self._fresh.copy()
 
 
 class Matcher:
