@@ -7,8 +7,8 @@
     python benchmarks/gpu.py --rehearse           # toy sizes in Triton's interpreter: does every line run?
 
 Prints one JSON object a line and, last, a short table. Each section stands alone: one that fails prints its
-traceback and the next goes on. The sweeps (mix, wkv, loss) leave their fastest setting to the sections after
-them, which compare it with what ships. Times are CUDA events after warm-up; tokens are random.
+traceback and the next goes on. Sweeps (mix, wkv, product, loss) leave their fastest setting to the sections
+after them, which compare it with what ships. Times are CUDA events after warm-up; tokens are random.
 The floor is the model's matrix products alone (forward, input and weight gradients) in bfloat16.
 """
 
@@ -35,7 +35,7 @@ from gpu_sweeps import BEGAN, DEVICE, TABLE, beside, record, say, some, sync, ti
 
 from rusty_r2.lm import fused
 from rusty_r2.lm import loss as loss_module
-from rusty_r2.lm.kernels import triton_loss, triton_mix, triton_wkv
+from rusty_r2.lm.kernels import triton_loss, triton_mix, triton_product, triton_wkv
 from rusty_r2.lm.rwkv import PRESETS, ModelConfig, TinyRWKVLM
 
 DIALS: dict[str, tuple[Any, str]] = {
@@ -43,6 +43,8 @@ DIALS: dict[str, tuple[Any, str]] = {
     "wkv block": (triton_wkv, "BLOCK"), "wkv stages": (triton_wkv, "STAGES"),
     "wkv programs": (triton_wkv, "PROGRAMS"),
     "loss swept": (triton_loss, "SWEPT"), "loss chunk": (loss_module, "CHUNK_GPU"),
+    "exponents": (triton_product, "EXPONENTS"), "squared": (triton_product, "SQUARED"),
+    "squared back": (triton_product, "SQUARED_BACK"), "mix back ffn": (triton_mix, "BACKWARD_UNGATED"),
 }  # fmt: skip
 SHIPPED = {name: getattr(*dial) for name, dial in DIALS.items()}
 
@@ -213,7 +215,7 @@ def compiled(args: argparse.Namespace) -> None:
 GROUPS = {
     "products": ("nvjet", "gemm", "splitK", "cutlass"), "mix forward": ("_forward_mix",),
     "mix backward": ("_backward_mix",), "wkv": ("_piece_ends", "_carry", "_forward", "_backward"),
-    "loss": ("_turn",), "squared relu": ("_squared",), "gate": ("_gated",),
+    "loss": ("_turn", "_aim", "_close", "_mend"), "own products": ("_product",),
     "embedding": ("_scatter", "gather"),
     "optimizer": ("multi_tensor", "adam"), "sums": ("reduce_kernel",), "copies": ("copy", "Memcpy"),
     "fills": ("Memset", "FillFunctor"),
@@ -248,7 +250,7 @@ def profile(args: argparse.Namespace) -> None:
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], None]] = {
     "check": checks.wkv_kernel, "trunk": checks.trunk, "floor": floor, "mix": sweeps.mix, "wkv": sweeps.wkv,
-    "loss": sweeps.loss, "embed": sweeps.embed, "ffn": sweeps.ffn, "step": steps, "profile": profile,
+    "product": sweeps.product, "loss": sweeps.loss, "embed": sweeps.embed, "step": steps, "profile": profile,
     "trainer": trainer, "bnb": checks.engine, "compile": compiled,
 }  # fmt: skip
 

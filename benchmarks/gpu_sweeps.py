@@ -18,8 +18,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from itertools import product
+from itertools import product as pairs
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ if DEVICE == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are defined
 
 from rusty_r2.lm import loss as loss_module  # noqa: E402
-from rusty_r2.lm.kernels import triton_gather, triton_loss, triton_mix, triton_wkv  # noqa: E402
+from rusty_r2.lm.kernels import triton_gather, triton_loss, triton_mix, triton_product, triton_wkv  # noqa: E402
 from rusty_r2.lm.rwkv import PRESETS  # noqa: E402
 
 TABLE: list[str] = []
@@ -146,7 +147,7 @@ def mix(args: argparse.Namespace) -> None:
     norm = torch.nn.LayerNorm(C).to(DEVICE)
     mixes = tuple(torch.rand(C, device=DEVICE, requires_grad=True) for _ in range(3))
     size = x.numel() * 2 / 1e6
-    ahead = list(product((2, 4, 8), (256, 512), (3, 4)))
+    ahead = list(pairs((2, 4, 8), (256, 512), (3, 4, 5)))
     with torch.no_grad():
         sweep(
             "mix forward", triton_mix, "FORWARD", ahead,
@@ -154,74 +155,119 @@ def mix(args: argparse.Namespace) -> None:
         )  # fmt: skip
         ms = timed(lambda: triton_mix.add_norm_mix(x, add, None, norm, mixes[:2]))
         say("mix forward", kind="channel-mix", ms=ms, gb_per_s=5 * size / ms)
-    for kind, inputs, amount in (
-        ("mix backward", (add, gate, norm, mixes), 10), ("mix back ffn", (add, None, norm, mixes[:2]), 5),
+    for kind, dial, inputs, amount in (
+        ("mix backward", "BACKWARD", (add, gate, norm, mixes), 10),
+        ("mix back ffn", "BACKWARD_UNGATED", (add, None, norm, mixes[:2]), 5),
     ):  # fmt: skip
         with beside():
             total, _, out = triton_mix.add_norm_mix(x, *inputs)
         ends = [total, *out]
         pull = [torch.randn_like(t) for t in ends]
         leaves = [t for t in (x, *inputs[:2], norm.weight, *inputs[3]) if t is not None]
-        back = [(8, 128, 1), (16, 128, 1), (32, 128, 1), (64, 128, 1), (8, 256, 1), (32, 256, 1)]
-        back += list(product((8, 16, 32, 64), (128, 256), (2, 3)))
-        if kind == "mix back ffn":  # one setting serves both: look only
-            back = [triton_mix.BACKWARD, (32, 128, 2), (32, 256, 2), (16, 256, 1)]
-        kept = triton_mix.BACKWARD
+        back = list(pairs((32, 64, 128), (256,), (3, 4, 5)))
         sweep(
-            kind, triton_mix, "BACKWARD", back,
+            kind, triton_mix, dial, back,
             lambda: torch.autograd.grad(ends, leaves, pull, retain_graph=True), amount * size,  # noqa: B023
         )  # fmt: skip
-        triton_mix.BACKWARD = kept if kind == "mix back ffn" else triton_mix.BACKWARD
 
 
 def wkv(args: argparse.Namespace) -> None:
     """Channels of a program, how many programs, tokens loaded ahead."""
     C = PRESETS[args.preset].d_hidden
-    k, v, g = tokens_of(args, C, 3)
+    k, v, r, g = tokens_of(args, C, 4)
     w = -torch.exp(torch.linspace(-5, 3, C, device=DEVICE))
     u = torch.randn_like(w)
     size = k.numel() * 2 / 1e6
     usual = (triton_wkv.BLOCK, triton_wkv.STAGES, triton_wkv.PROGRAMS)
-    rest = [*product((64, 128), (1, 3), (8192,)), (64, 2, 8192), (64, 3, 4096), (64, 3, 16384)]
+    rest = [(128, 6, 4096), (128, 4, 2048), (128, 8, 2048), (128, 3, 4096), (64, 4, 4096), (128, 4, 8192)]
+    out, gr = torch.empty_like(k), torch.empty_like(k)
     found: dict[tuple[int, int, int], float] = {}
     for dials in some(*dict.fromkeys([usual, *rest])):
         triton_wkv.BLOCK, triton_wkv.STAGES, triton_wkv.PROGRAMS = dials
         try:
-            y, end, *kept = triton_wkv.forward(w, u, k, v, None, None, True)
-            ahead = timed(lambda: triton_wkv.forward(w, u, k, v, None, None, True))
-            rest_of = (y, end, kept, g, None)
+            y, end, *kept = triton_wkv.forward(w, u, k, v, None, None, True, r, out)
+            ahead = timed(lambda: triton_wkv.forward(w, u, k, v, None, None, True, r, out))
+            rest_of = (y, end, kept, g, None, r, gr)
             back = timed(lambda: triton_wkv.backward(w, u, k, v, None, None, *rest_of))  # noqa: B023
         except Exception as problem:
             say("wkv", block_stages_programs=dials, error=repr(problem)[:300])
             continue
         found[dials] = ahead + back
         say("wkv", block_stages_programs=dials, forward_ms=ahead, backward_ms=back, sum=ahead + back,
-            forward_gb_per_s=8 * size / ahead, backward_gb_per_s=13 * size / back)  # fmt: skip
+            forward_gb_per_s=10 * size / ahead, backward_gb_per_s=16 * size / back)  # fmt: skip
     best = min(found, key=lambda dials: found[dials], default=usual)
     triton_wkv.BLOCK, triton_wkv.STAGES, triton_wkv.PROGRAMS = best
     nothing = float("nan")
     TABLE.append(
         f"wkv            both      {found.get(usual, nothing):7.4f} ms at {usual}, "
-        f"best {found.get(best, nothing):7.4f} at {best}; memory {21 * size / 4230:.4f}"
+        f"best {found.get(best, nothing):7.4f} at {best}; memory {26 * size / 4230:.4f}"
     )
 
 
+def product(args: argparse.Namespace) -> None:
+    """Products with a function at their end, in several tile shapes, against cuBLAS with a pass after it."""
+    c = PRESETS[args.preset]
+    tokens, part = args.batch * args.time, min(args.batch * args.time, 32768)
+    new: dict[str, Any] = {"device": DEVICE, "dtype": BF16}
+    x, g, key = (torch.randn(n, c.d_hidden, **new) for n in (tokens, tokens, c.width))
+    value, table = torch.randn(c.d_hidden, c.width, **new), torch.randn(c.vocab_size, c.d_hidden, **new)
+    s, gk = torch.randn(tokens, c.width, **new).square_(), torch.empty(tokens, c.width, **new)
+    e = torch.empty(part, -(-c.vocab_size // 8) * 8, **new)[:, : c.vocab_size]
+    aims, targets = torch.randn(part, device=DEVICE), torch.zeros(part, device=DEVICE, dtype=torch.long)
+    parts = torch.empty(c.vocab_size // 16, part, device=DEVICE)
+    table.mul_(0.05)
+    cublas: dict[str, Callable[[], Tensor]] = {
+        "squared": lambda: torch.mm(x, key.t(), out=s), "squared back": lambda: torch.mm(g, value, out=gk),
+        "exponents": lambda: torch.mm(x[:part], table.t(), out=e),
+    }  # fmt: skip
+    passes: dict[str, Callable[[], Any]] = {
+        "squared": lambda: triton_mix.square(s, s), "squared back": lambda: triton_mix.square_back(s, gk, gk),
+        "exponents": lambda: triton_loss.turn(e, targets, True),
+    }  # fmt: skip
+    operands: dict[str, tuple[Any, ...]] = {
+        "squared": (x, key, s, s, x, x, 0.0), "squared back": (g, value, gk, s, g, g, 0.0),
+        "exponents": (x[:part], table, e, e, aims, parts, 80.0),
+    }  # fmt: skip
+    shapes = some(
+        (128, 256, 64, 8, 3, 1, False), (128, 256, 64, 8, 4, 1, True), (128, 256, 64, 8, 3, 1, True),
+        (256, 128, 64, 8, 4, 1, True), (256, 128, 64, 8, 3, 1, True), (128, 256, 64, 8, 2, 1, False),
+        (128, 256, 128, 8, 2, 1, True),
+    )  # fmt: skip
+
+    def first(job: tuple[str, Any]) -> None:
+        with contextlib.suppress(Exception):
+            triton_product.launch(job[0], job[1], *operands[job[0]])
+
+    with ThreadPoolExecutor(12 if DEVICE == "cuda" else 1) as pool:  # compile side by side
+        list(pool.map(first, [(kind, shape) for kind in operands for shape in shapes]))
+    sync()
+    for kind, tensors in operands.items():
+        one = timed(cublas[kind])
+        two = one + timed(passes[kind])
+        say("product", kind=kind, cublas_ms=one, with_pass_ms=two)
+        found = []
+        for shape in shapes:
+            try:
+                ms = timed(lambda: triton_product.launch(kind, shape, *tensors))  # noqa: B023
+                found.append((ms, shape))
+                say("product", kind=kind, shape=shape, ms=ms)
+            except Exception as problem:
+                say("product", kind=kind, shape=shape, error=repr(problem)[:300])
+        dial = kind.upper().replace(" ", "_")
+        best = min(found, default=(float("nan"), getattr(triton_product, dial)))
+        setattr(triton_product, dial, best[1])
+        TABLE.append(
+            f"{kind:13} cuBLAS {one:.4f} ms, with its pass {two:.4f}; fused {best[0]:.4f} at {best[1]}"
+        )
+
+
 def loss(args: argparse.Namespace) -> None:
-    """The turn of logits into their gradient, and the whole head."""
+    """The whole head, forward and gradients, in chunks of several sizes."""
     c = PRESETS[args.preset]
     tokens = args.batch * args.time
-    many = 16384 if DEVICE == "cuda" else 4
-    logits = torch.randn(many, c.vocab_size, device=DEVICE, dtype=BF16)
     targets = torch.randint(0, c.vocab_size, (tokens,), device=DEVICE)
-    size = 2 * logits.numel() * 2 / 1e6
-
-    def turn() -> Tensor:
-        return triton_loss.turn(logits, targets[:many], True)
-
-    blocks = list(product((2048, 4096, 8192), (4, 8, 16)))
-    sweep("turn", triton_loss, "SWEPT", blocks, turn, size)
     hidden = torch.randn(tokens, c.d_hidden, device=DEVICE, dtype=BF16, requires_grad=True)
-    weight = torch.randn(c.vocab_size, c.d_hidden, device=DEVICE, requires_grad=True)
+    weight = (torch.randn(c.vocab_size, c.d_hidden, device=DEVICE) * 0.05).requires_grad_()
 
     def head() -> Tensor:
         return loss_module.linear_cross_entropy(hidden, weight, targets)
@@ -249,35 +295,3 @@ def embed(args: argparse.Namespace) -> None:
                 ms = timed(lambda: torch.autograd.grad(rows, table, pull, retain_graph=True))  # noqa: B023
                 say("embedding", width=width, ids=kind, by=name, backward_ms=ms)
                 TABLE.append(f"embedding gradient, {width} wide, {kind:16} {name:7} {ms:7.4f} ms")
-
-
-def ffn(args: argparse.Namespace) -> None:
-    """Channel-mix's products whole, or in pieces of tokens whose inner activations stay in the cache."""
-    c = PRESETS[args.preset]
-    tokens = args.batch * args.time
-    new: dict[str, Any] = {"device": DEVICE, "dtype": BF16}
-    x, g = torch.randn(tokens, c.d_hidden, **new), torch.randn(tokens, c.d_hidden, **new)
-    key, value = torch.randn(c.width, c.d_hidden, **new), torch.randn(c.d_hidden, c.width, **new)
-    s, gk = torch.empty(tokens, c.width, **new), torch.empty(tokens, c.width, **new)
-    out, gx = torch.empty_like(x), torch.empty_like(g)
-
-    def ahead(piece: int) -> None:
-        for a in range(0, tokens, piece):
-            at = slice(a, a + piece)
-            torch.mm(x[at], key.t(), out=s[at])
-            triton_mix.square(s[at], s[at])
-            torch.mm(s[at], value.t(), out=out[at])
-
-    def back(piece: int) -> None:
-        for a in range(0, tokens, piece):
-            at = slice(a, a + piece)
-            torch.mm(g[at], value, out=gk[at])
-            triton_mix.square_back(s[at], gk[at], gk[at])
-            torch.mm(gk[at], key, out=gx[at])
-        torch.mm(gk.t(), x)
-        torch.mm(g.t(), s)
-
-    for piece in some(tokens, 4096, 8192, 16384):
-        a, b = timed(lambda: ahead(piece)), timed(lambda: back(piece))  # noqa: B023
-        say("ffn", piece=piece, forward_ms=a, backward_ms=b)
-        TABLE.append(f"ffn in pieces of {piece:6}: forward {a:.4f} ms, backward {b:.4f} ms")

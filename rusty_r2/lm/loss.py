@@ -4,8 +4,8 @@
 `linear_cross_entropy` is F.cross_entropy(hidden @ weight.T, targets, reduction="sum") without the
 logits of the whole batch ever existing: per chunk the logits are made, turned into their own gradient
 in place and multiplied out, so that the way back has nothing left to do but to scale.
-On a GPU the turn is one Triton kernel that reads and writes each logit once, on a processor one C++
-sweep; elsewhere a few PyTorch operations. Under autocast the products run in its dtype.
+On a GPU the turn is one Triton kernel, or in bfloat16 part of the product itself (kernels/triton_loss.py), on
+a processor one C++ sweep; elsewhere a few PyTorch operations. Under autocast the products run in its dtype.
 """
 
 from __future__ import annotations
@@ -54,15 +54,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         g_weight = torch.empty_like(weight, dtype=total.dtype) if wants_weight else None
         if g_weight is not None and not len(hidden):
             g_weight.zero_()
-        buffer = hidden.new_empty(min(rows, len(hidden)), len(weight))
-        for start in range(0, len(hidden), rows):
-            part = hidden[start : start + rows]
-            logits = torch.mm(part, table.t(), out=buffer[: len(part)])
-            total += turn(logits, targets[start : start + rows], train).sum()
-            if g_hidden is not None:
-                torch.mm(logits, table, out=g_hidden[start : start + rows])
-            if g_weight is not None:
-                _add_product(g_weight, logits.t(), part, first=start == 0)
+        if train and _reaches(hidden, table):
+            from rusty_r2.lm.kernels.triton_loss import learn
+
+            total = learn(hidden, table, targets, g_hidden, g_weight, rows, _add_product)
+        else:
+            buffer = hidden.new_empty(min(rows, len(hidden)), len(weight))
+            for start in range(0, len(hidden), rows):
+                part = hidden[start : start + rows]
+                logits = torch.mm(part, table.t(), out=buffer[: len(part)])
+                total += turn(logits, targets[start : start + rows], train).sum()
+                if g_hidden is not None:
+                    torch.mm(logits, table, out=g_hidden[start : start + rows])
+                if g_weight is not None:
+                    _add_product(g_weight, logits.t(), part, first=start == 0)
         ctx.made = (g_hidden, None if g_weight is None else g_weight.to(weight.dtype))
         return total
 
@@ -71,7 +76,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if ctx.made is None:
             raise RuntimeError("linear_cross_entropy keeps its gradients for one backward only")
         made, ctx.made = ctx.made, None
-        return *(None if g is None else g.mul_(grads[0].to(g.dtype)) for g in made), None, None, None
+        for g in made:
+            if g is not None:  # (mul_ by a number on the device is slower)
+                torch._foreach_mul_([g], grads[0].to(g.dtype))
+        return *made, None, None, None
+
+
+def _reaches(hidden: Tensor, table: Tensor) -> bool:
+    """Whether the way without a pass over the logits can be taken."""
+    if not (hidden.is_cuda and hidden.dtype == torch.bfloat16 and find_spec("triton")):
+        return False
+    from rusty_r2.lm.kernels.triton_product import suits
+
+    return suits(hidden, table)
 
 
 def turn(logits: Tensor, targets: Tensor, train: bool) -> Any:

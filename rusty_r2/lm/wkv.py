@@ -156,7 +156,8 @@ def _backward(
     if kind == "triton":
         from rusty_r2.lm.kernels.triton_wkv import backward
 
-        return backward(w, u, k, v, start, reset, y, end, kept, gy, g_end)
+        gw, gu, gk, gv, g_start = backward(w, u, k, v, start, reset, y, end, kept, gy, g_end)
+        return gw.clone(), gu.clone(), gk, gv, g_start  # an operator's results share no memory
     return _native_backward(w, u, k, v, start, reset, y, end, kept, gy, g_end)
 
 

@@ -74,6 +74,49 @@ def test_autocast_computes_in_its_dtype() -> None:
     assert hidden.grad is not None and hidden.grad.dtype == torch.float32
 
 
+@needs_triton
+@pytest.mark.parametrize(("rows", "words"), [(22, 90), (40, 64)])
+def test_a_gpu_learns_without_a_pass_over_the_logits(
+    rows: int, words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU in bfloat16 as it is used; Triton's interpreter multiplies float32 alone, exactly."""
+    from rusty_r2.lm.kernels import triton_loss, triton_product
+
+    if DEVICE == "cpu":
+        monkeypatch.setattr(triton_product, "EXPONENTS", (16, 32, 16, 4, 3, 1, True))
+    dtype, tolerance = (torch.float32, 1e-5) if DEVICE == "cpu" else (torch.bfloat16, 2e-2)
+    hidden, weight, targets = (x.detach().to(DEVICE) for x in example(rows, words))
+    hidden, weight = hidden.to(dtype), weight.to(dtype)
+    logits = hidden @ weight.t()
+    targets[3], targets[5] = logits[3].argmin(), logits[5].argmax()
+    hidden[3] *= 110 / (logits[3].max() - logits[3].min())  # a loss far above any that a model has
+    wide = [x.double().requires_grad_() for x in (hidden, weight)]
+    want = F.cross_entropy(wide[0] @ wide[1].t(), targets, reduction="sum")
+    want.backward()
+    got = torch.empty_like(hidden), torch.empty_like(weight, dtype=torch.float32)
+    total = triton_loss.learn(hidden, weight, targets, *got, 16, loss._add_product)
+    assert total.item() == pytest.approx(want.item(), rel=1e-6)
+    for a, b in zip(got, wide, strict=True):
+        assert b.grad is not None and (a - b.grad).norm() <= tolerance * b.grad.norm()
+
+
+@needs_triton
+def test_a_broken_row_breaks_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rusty_r2.lm.kernels import triton_loss, triton_product
+
+    if DEVICE == "cpu":
+        monkeypatch.setattr(triton_product, "EXPONENTS", (16, 32, 16, 4, 3, 1, True))
+    dtype = torch.float32 if DEVICE == "cpu" else torch.bfloat16
+    hidden, weight, targets = (x.detach().to(DEVICE) for x in example(16, 64))
+    hidden, weight = hidden.to(dtype), weight.to(dtype)
+    losses = []
+    for changed in ((0, 1.0), (0, 1e4), (0, float("nan"))):
+        hidden[changed[0]] *= changed[1]
+        losses.append(triton_loss.learn(hidden, weight, targets, None, None, 16, loss._add_product).item())
+    assert losses[0] < losses[1] < 1e4  # far beyond what can be told apart, it stays a number
+    assert losses[2] != losses[2]
+
+
 TURNS = [
     "plain",
     pytest.param("native", marks=pytest.mark.skipif(native.compiler() is None, reason="no C++ compiler")),

@@ -134,6 +134,26 @@ def test_a_reset_is_a_new_sequence(kernel: str) -> None:
     assert torch.allclose(y[:, 25:], alone, atol=1e-6) and torch.allclose(end, end_alone, atol=1e-6)
 
 
+@pytest.mark.skipif(not find_spec("triton"), reason="triton is not installed")
+@pytest.mark.parametrize("carried", [False, True])
+def test_the_gate_of_a_block_can_be_in_the_kernel(carried: bool) -> None:
+    from rusty_r2.lm.kernels.triton_wkv import gated
+
+    w, u, k, v, start = placed("triton", *case(2, 70, 24))
+    r, pull = torch.randn_like(k), torch.randn_like(k)
+    reset = torch.rand(k.shape[:2], device=k.device) < 0.1
+    inputs = [x.requires_grad_() for x in (w, u, k, v, r, start)[: 6 if carried else 5]]
+    state = inputs[5] if carried else None
+    ours, end = gated(*inputs[:5], state, reset)
+    y, want_end = wkv(*inputs[:4], state, reset, kernel="scan")
+    theirs = torch.sigmoid(r) * y
+    assert torch.allclose(ours, theirs, atol=1e-5) and torch.allclose(end[2], want_end[2], atol=1e-5)
+    got = torch.autograd.grad((ours * pull).sum() + (end[0] / end[1]).sum(), inputs)
+    want = torch.autograd.grad((theirs * pull).sum() + (want_end[0] / want_end[1]).sum(), inputs)
+    for a, b in zip(got, want, strict=True):
+        assert (a - b).abs().max() <= 2e-5 * b.abs().max()
+
+
 @every_kernel
 @pytest.mark.parametrize("cut", [1, 17, 63])
 def test_any_split_is_the_whole(kernel: str, cut: int) -> None:

@@ -6,8 +6,8 @@
 `add_norm_mix`: x + add·sigmoid(gate), its LayerNorm h, and h mixed with the h of the token before (one
 output per mix). A program walks over neighbouring rows (forwards, or backwards for the gradient) and
 keeps what the next row needs in registers, so every row is read once.
-`gated`: sigmoid(r)·y. `squared_relu`: relu(k)². All take and give the dtype of their first tensor
-and compute in float32. fused.py puts them together; TRITON_INTERPRET=1 runs them without a GPU.
+`squared_relu`: relu(k)². Both take and give the dtype of their first tensor and compute in float32. fused.py
+puts them together; TRITON_INTERPRET=1 runs them without a GPU.
 """
 
 from typing import Any
@@ -18,7 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 FORWARD = (4, 256, 4)
-BACKWARD = (64, 128, 3)
+BACKWARD = (64, 256, 4)
+BACKWARD_UNGATED = (128, 256, 5)
 """Rows a program walks over, channels of a warp, and rows loaded ahead (benchmarks/gpu.py sweeps them)."""
 
 
@@ -227,7 +228,8 @@ class _AddNormMix(torch.autograd.Function):
         g_sum, g_end = (None if g is None else g.contiguous() for g in (g_sum, g_end))
         g_x = torch.empty_like(total)
         g_add, g_gate = (None, None) if gate is None else (torch.empty_like(total), torch.empty_like(total))
-        lines, block, dials = _dials(BACKWARD, rows, C)
+        chosen = BACKWARD_UNGATED if gate is None else BACKWARD
+        lines, block, dials = _dials(chosen, rows, C)
         parts = torch.empty(lines, 2 + count, C, device=total.device, dtype=torch.float32)
         if rows:
             _backward_mix[(lines,)](
@@ -235,7 +237,7 @@ class _AddNormMix(torch.autograd.Function):
                 _or(last, total), _or(flags, total), mean, rstd, _or(g_sum, total), *g_out,
                 *(g_x,) * (3 - len(g_out)), _or(g_end, total), g_x, _or(g_add, total), _or(g_gate, total),
                 parts, rows, T, C, g_sum is not None, gate is not None, last is not None,
-                flags is not None, g_end is not None, count, BACKWARD[0], block, **dials,
+                flags is not None, g_end is not None, count, chosen[0], block, **dials,
             )  # fmt: skip
         sums = parts.sum(0)
         g_mixes = [g.to(m.dtype) for g, m in zip(sums[2:], mixes, strict=True)]
@@ -277,25 +279,6 @@ def _dials(dials: tuple[int, int, int], rows: int, channels: int) -> tuple[int, 
 
 
 @triton.jit
-def _gated(R, Y, OUT, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    r = tl.load(R + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(OUT + at, tl.sigmoid(r) * tl.load(Y + at, mask=inside, other=0.0).to(tl.float32), mask=inside)
-
-
-@triton.jit
-def _gated_back(R, Y, G, GR, GY, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    s = tl.sigmoid(tl.load(R + at, mask=inside, other=0.0).to(tl.float32))
-    g = tl.load(G + at, mask=inside, other=0.0).to(tl.float32)
-    y = tl.load(Y + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(GR + at, g * y * s * (1.0 - s), mask=inside)
-    tl.store(GY + at, g * s, mask=inside)
-
-
-@triton.jit
 def _squared(K, OUT, n, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
@@ -312,24 +295,6 @@ def _squared_back(S, G, GK, n, BLOCK: tl.constexpr):
 
 
 BLOCK = 2048
-
-
-class _Gated(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, r: Tensor, y: Tensor) -> Tensor:
-        r, y = r.contiguous(), y.contiguous()
-        out = torch.empty_like(y)
-        ctx.save_for_backward(r, y)
-        _gated[(triton.cdiv(y.numel(), BLOCK),)](r, y, out, y.numel(), BLOCK, num_warps=8)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        r, y = ctx.saved_tensors
-        gr, gy = torch.empty_like(r), torch.empty_like(y)
-        grid = (triton.cdiv(y.numel(), BLOCK),)
-        _gated_back[grid](r, y, grads[0].contiguous(), gr, gy, y.numel(), BLOCK, num_warps=8)
-        return gr, gy
 
 
 def square(k: Tensor, out: Tensor) -> Tensor:
@@ -358,11 +323,6 @@ class _SquaredRelu(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         (s,) = ctx.saved_tensors
         return square_back(s, grads[0].contiguous(), torch.empty_like(s))
-
-
-def gated(r: Tensor, y: Tensor) -> Tensor:
-    """sigmoid(r) * y."""
-    return _Gated.apply(r, y)
 
 
 def squared_relu(k: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ dy/dw in k's own precision; k, v, y and their gradients may be bfloat16, all ari
 TRITON_INTERPRET=1 runs these kernels without a GPU (the tests do).
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -19,19 +21,21 @@ from torch import Tensor
 from rusty_r2.lm.kernels.triton_mix import as_bytes
 
 EMPTY: tl.constexpr = tl.constexpr(-1e38)
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+"""Exponents are kept for powers of two, which a GPU has an instruction for; outside they are natural."""
 BLOCK = 128
 """Channels of a program: one warp, two neighbours a thread."""
-STAGES = 3
+STAGES = 4
 """Tokens on their way from memory while one is worked on."""
-PROGRAMS = 8192
-"""Programs wanted at once: a warp each, some sixty for every multiprocessor of a large GPU."""
+PROGRAMS = 4096
+"""Programs wanted at once: a warp each, some thirty for every multiprocessor of a large GPU."""
 
 
 @triton.jit
 def _merge(a, b):
-    """The weights of e^a and e^b under their maximum, and that maximum."""
+    """The weights of 2^a and 2^b under their maximum, and that maximum."""
     d = a - b
-    e = tl.exp(-tl.abs(d))
+    e = tl.exp2(-tl.abs(d))
     return tl.where(d >= 0, 1.0, e), tl.where(d >= 0, e, 1.0), tl.maximum(a, b)
 
 
@@ -44,18 +48,18 @@ def _piece_ends(
     b, n = piece // N, piece % N
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = c < C
-    w = tl.load(W + c, mask=inside, other=-1.0)
+    w = tl.load(W + c, mask=inside, other=-1.0) * LOG2E
     aa = tl.zeros([BC], tl.float32)
     bb, da, db = aa, aa, aa
     pp = aa + EMPTY
     alive = aa + 1.0
     for t in tl.range(n * L, tl.minimum(n * L + L, T), num_stages=STAGES):
         if HAS_RESET:
-            keep = 1.0 - tl.load(RESET + b * T + t).to(tl.float32)
-            alive, aa, bb, da, db = alive * keep, aa * keep, bb * keep, da * keep, db * keep
-            pp = tl.where(keep > 0, pp, EMPTY)
+            gone = tl.load(RESET + b * T + t) != 0
+            alive = tl.where(gone, 0.0, alive)
+            pp = tl.where(gone, EMPTY, pp)
         at = (b * T + t) * C + c
-        k = tl.load(K + at, mask=inside, other=0.0).to(tl.float32)
+        k = tl.load(K + at, mask=inside, other=0.0).to(tl.float32) * LOG2E
         v = tl.load(V + at, mask=inside, other=0.0).to(tl.float32)
         e1, e2, pp = _merge(w + pp, k)
         da, db = e1 * (aa + da), e1 * (bb + db)
@@ -75,14 +79,14 @@ def _carry(W, START, ENDS, STARTS, B, C, L, N, HAS_START: tl.constexpr, BC: tl.c
     b = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = c < C
-    w = tl.load(W + c, mask=inside, other=-1.0)
+    w = tl.load(W + c, mask=inside, other=-1.0) * LOG2E
     aa = tl.zeros([BC], tl.float32)
     bb, da, db = aa, aa, aa
     pp = aa + EMPTY
     if HAS_START:
         aa = tl.load(START + b * C + c, mask=inside, other=0.0)
         bb = tl.load(START + (B + b) * C + c, mask=inside, other=0.0)
-        pp = tl.load(START + (2 * B + b) * C + c, mask=inside, other=EMPTY)
+        pp = tl.maximum(tl.load(START + (2 * B + b) * C + c, mask=inside, other=EMPTY) * LOG2E, EMPTY)
     for n in range(N):
         at = (b * N + n) * 5 * C + c
         tl.store(STARTS + at, aa, mask=inside)
@@ -105,15 +109,15 @@ def _carry(W, START, ENDS, STARTS, B, C, L, N, HAS_START: tl.constexpr, BC: tl.c
 
 @triton.jit
 def _forward(
-    W, U, K, V, RESET, STARTS, Y, LOG_D, SLOPE, END, END_SLOPE, B, T, C, L, N,
-    HAS_RESET: tl.constexpr, TRAIN: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
+    W, U, K, V, R, RESET, STARTS, Y, OUT, LOG_D, SLOPE, END, END_SLOPE, B, T, C, L, N,
+    HAS_RESET: tl.constexpr, GATED: tl.constexpr, TRAIN: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     piece = tl.program_id(0).to(tl.int64)
     b, n = piece // N, piece % N
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = c < C
-    w = tl.load(W + c, mask=inside, other=-1.0)
-    u = tl.load(U + c, mask=inside, other=0.0)
+    w = tl.load(W + c, mask=inside, other=-1.0) * LOG2E
+    u = tl.load(U + c, mask=inside, other=0.0) * LOG2E
     at = piece * 5 * C + c
     aa = tl.load(STARTS + at, mask=inside, other=0.0)
     bb = tl.load(STARTS + at + C, mask=inside, other=0.0)
@@ -122,26 +126,29 @@ def _forward(
     db = tl.load(STARTS + at + 4 * C, mask=inside, other=0.0)
     for t in tl.range(n * L, tl.minimum(n * L + L, T), num_stages=STAGES):
         if HAS_RESET:
-            keep = 1.0 - tl.load(RESET + b * T + t).to(tl.float32)
-            aa, bb, da, db = aa * keep, bb * keep, da * keep, db * keep
-            pp = tl.where(keep > 0, pp, EMPTY)
+            pp = tl.where(tl.load(RESET + b * T + t) != 0, EMPTY, pp)
         at = (b * T + t) * C + c
-        k = tl.load(K + at, mask=inside, other=0.0).to(tl.float32)
+        k = tl.load(K + at, mask=inside, other=0.0).to(tl.float32) * LOG2E
         v = tl.load(V + at, mask=inside, other=0.0).to(tl.float32)
         e1, e2, top = _merge(pp, u + k)
         d = e1 * bb + e2
-        y = (e1 * aa + e2 * v) / d
-        tl.store(Y + at, y, mask=inside)
+        share = 1.0 / d
+        y = (e1 * aa + e2 * v) * share
+        if GATED:
+            gate = tl.sigmoid(tl.load(R + at, mask=inside, other=0.0).to(tl.float32))
+            tl.store(OUT + at, gate * y, mask=inside)
+        if TRAIN or not GATED:
+            tl.store(Y + at, y, mask=inside)
         if TRAIN:
-            tl.store(LOG_D + at, top + tl.log(d), mask=inside)
-            tl.store(SLOPE + at, (da - db * y) * e1 / d, mask=inside)
+            tl.store(LOG_D + at, top + tl.log2(d), mask=inside)
+            tl.store(SLOPE + at, (da - db * y) * (e1 * share), mask=inside)
         e1, e2, pp = _merge(w + pp, k)
         da, db = e1 * (aa + da), e1 * (bb + db)
         aa, bb = e1 * aa + e2 * v, e1 * bb + e2
     if n == N - 1:
         tl.store(END + b * C + c, aa, mask=inside)
         tl.store(END + (B + b) * C + c, bb, mask=inside)
-        tl.store(END + (2 * B + b) * C + c, pp, mask=inside)
+        tl.store(END + (2 * B + b) * C + c, pp / LOG2E, mask=inside)
         if TRAIN:
             tl.store(END_SLOPE + b * C + c, da, mask=inside)
             tl.store(END_SLOPE + (B + b) * C + c, db, mask=inside)
@@ -149,15 +156,15 @@ def _forward(
 
 @triton.jit
 def _piece_ends_back(
-    W, Y, LOG_D, GY, RESET, ENDS, T, C, L, N,
-    HAS_RESET: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
+    W, R, Y, LOG_D, GY, RESET, ENDS, T, C, L, N,
+    HAS_RESET: tl.constexpr, GATED: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """What each piece, read backwards, adds to GA and GB, under one exponent; 1 if nothing was reset."""
     piece = tl.program_id(0).to(tl.int64)
     b, n = piece // N, piece % N
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = c < C
-    w = tl.load(W + c, mask=inside, other=-1.0)
+    w = tl.load(W + c, mask=inside, other=-1.0) * LOG2E
     ga = tl.zeros([BC], tl.float32)
     gb = ga
     pp = ga + EMPTY
@@ -168,12 +175,14 @@ def _piece_ends_back(
         at = (b * T + t) * C + c
         y = tl.load(Y + at, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(GY + at, mask=inside, other=0.0).to(tl.float32)
+        if GATED:
+            g = g * tl.sigmoid(tl.load(R + at, mask=inside, other=0.0).to(tl.float32))
         e1, e2, pp = _merge(w + pp, -tl.load(LOG_D + at, mask=inside, other=0.0))
         ga, gb = e1 * ga + e2 * g, e1 * gb - e2 * g * y
         if HAS_RESET:
-            keep = 1.0 - tl.load(RESET + b * T + t).to(tl.float32)
-            alive, ga, gb = alive * keep, ga * keep, gb * keep
-            pp = tl.where(keep > 0, pp, EMPTY)
+            gone = tl.load(RESET + b * T + t) != 0
+            alive = tl.where(gone, 0.0, alive)
+            pp = tl.where(gone, EMPTY, pp)
     at = piece * 4 * C + c
     tl.store(ENDS + at, ga, mask=inside)
     tl.store(ENDS + at + C, gb, mask=inside)
@@ -187,14 +196,14 @@ def _carry_back(W, END, G_END, ENDS, STARTS, B, T, C, L, N, HAS_G_END: tl.conste
     b = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = c < C
-    w = tl.load(W + c, mask=inside, other=-1.0)
+    w = tl.load(W + c, mask=inside, other=-1.0) * LOG2E
     ga = tl.zeros([BC], tl.float32)
     gb = ga
     pp = ga + EMPTY
     if HAS_G_END:
         ga = tl.load(G_END + b * C + c, mask=inside, other=0.0)
         gb = tl.load(G_END + (B + b) * C + c, mask=inside, other=0.0)
-        pp = -tl.load(END + (2 * B + b) * C + c, mask=inside, other=0.0)
+        pp = -tl.load(END + (2 * B + b) * C + c, mask=inside, other=0.0) * LOG2E
     for i in range(N):
         n = N - 1 - i
         at = (b * N + n) * 3 * C + c
@@ -215,17 +224,17 @@ def _carry_back(W, END, G_END, ENDS, STARTS, B, T, C, L, N, HAS_G_END: tl.conste
 
 @triton.jit
 def _backward(
-    W, U, K, V, Y, LOG_D, SLOPE, GY, RESET, STARTS, START, G_END, END_SLOPE,
-    GW, GU, GK, GV, G_START, B, T, C, L, N,
-    HAS_RESET: tl.constexpr, HAS_START: tl.constexpr, HAS_G_END: tl.constexpr, BC: tl.constexpr,
-    STAGES: tl.constexpr,
+    W, U, K, V, R, Y, LOG_D, SLOPE, GY, RESET, STARTS, START, G_END, END_SLOPE,
+    GW, GU, GK, GV, GR, G_START, B, T, C, L, N,
+    HAS_RESET: tl.constexpr, GATED: tl.constexpr, HAS_START: tl.constexpr, HAS_G_END: tl.constexpr,
+    BC: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     piece = tl.program_id(0).to(tl.int64)
     b, n = piece // N, piece % N
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     inside = c < C
-    w = tl.load(W + c, mask=inside, other=-1.0)
-    u = tl.load(U + c, mask=inside, other=0.0)
+    w = tl.load(W + c, mask=inside, other=-1.0) * LOG2E
+    u = tl.load(U + c, mask=inside, other=0.0) * LOG2E
     at = piece * 3 * C + c
     ga = tl.load(STARTS + at, mask=inside, other=0.0)
     gb = tl.load(STARTS + at + C, mask=inside, other=0.0)
@@ -240,14 +249,18 @@ def _backward(
     for i in tl.range(n * L, stop, num_stages=STAGES):
         t = stop - 1 - (i - n * L)
         at = (b * T + t) * C + c
-        k = tl.load(K + at, mask=inside, other=0.0).to(tl.float32)
+        k = tl.load(K + at, mask=inside, other=0.0).to(tl.float32) * LOG2E
         v = tl.load(V + at, mask=inside, other=0.0).to(tl.float32)
         y = tl.load(Y + at, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(GY + at, mask=inside, other=0.0).to(tl.float32)
         log_d = tl.load(LOG_D + at, mask=inside, other=0.0)
         slope = tl.load(SLOPE + at, mask=inside, other=0.0).to(tl.float32)
-        own = g * tl.exp(tl.minimum(u + k - log_d, 0.0))
-        later = tl.exp(tl.minimum(k + pp, 0.0))
+        if GATED:
+            gate = tl.sigmoid(tl.load(R + at, mask=inside, other=0.0).to(tl.float32))
+            tl.store(GR + at, g * y * gate * (1.0 - gate), mask=inside)
+            g = g * gate
+        own = g * tl.exp2(tl.minimum(u + k - log_d, 0.0))
+        later = tl.exp2(tl.minimum(k + pp, 0.0))
         lift = own * (v - y)
         tl.store(GK + at, lift + later * (ga * v + gb), mask=inside)
         tl.store(GV + at, own + later * ga, mask=inside)
@@ -256,15 +269,13 @@ def _backward(
         e1, e2, pp = _merge(w + pp, -log_d)
         ga, gb = e1 * ga + e2 * g, e1 * gb - e2 * g * y
         if HAS_RESET:
-            keep = 1.0 - tl.load(RESET + b * T + t).to(tl.float32)
-            ga, gb = ga * keep, gb * keep
-            pp = tl.where(keep > 0, pp, EMPTY)
+            pp = tl.where(tl.load(RESET + b * T + t) != 0, EMPTY, pp)
     tl.store(GW + piece * C + c, gw, mask=inside)
     tl.store(GU + piece * C + c, gu, mask=inside)
     if HAS_START:
         if n == 0:
             p0 = tl.load(START + (2 * B + b) * C + c, mask=inside, other=EMPTY)
-            reach = tl.exp(p0 + pp)
+            reach = tl.exp2(p0 * LOG2E + pp)
             g0, g1 = reach * ga, reach * gb
             a0 = tl.load(START + b * C + c, mask=inside, other=0.0)
             b0 = tl.load(START + (B + b) * C + c, mask=inside, other=0.0)
@@ -281,9 +292,10 @@ def pieces(batch: int, time: int, channels: int) -> tuple[int, int]:
 
 
 def forward(
-    w: Tensor, u: Tensor, k: Tensor, v: Tensor, start: Tensor | None, reset: Tensor | None, train: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """y, end state, log D, dy/dw, nothing, d(end state)/dw."""
+    w: Tensor, u: Tensor, k: Tensor, v: Tensor, start: Tensor | None, reset: Tensor | None, train: bool,
+    r: Tensor | None = None, out: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """y, end state, log D, dy/dw, nothing, d(end state)/dw; with `r`: sigmoid(r)·y in `out`, too."""
     B, T, C = k.shape
     count, length = pieces(B, T, C)
     blocks = triton.cdiv(C, BLOCK)
@@ -303,17 +315,18 @@ def forward(
         w, _or(start, w), ends, starts, B, C, length, count, start is not None, BLOCK, num_warps=1
     )
     _forward[(B * count, blocks)](
-        w, u, k, v, _or(flags, w), starts, y, log_d, slope, end, end_slope, B, *cut,
-        flags is not None, train, BLOCK, STAGES, num_warps=1,
+        w, u, k, v, _or(r, k), _or(flags, w), starts, y, _or(out, k), log_d, slope, end, end_slope, B, *cut,
+        flags is not None, r is not None, train, BLOCK, STAGES, num_warps=1,
     )  # fmt: skip
     return y, end, log_d, slope, k.new_empty(0), end_slope
 
 
 def backward(
     w: Tensor, u: Tensor, k: Tensor, v: Tensor, start: Tensor | None, reset: Tensor | None, y: Tensor,
-    end: Tensor, kept: list[Tensor], gy: Tensor, g_end: Tensor | None,
+    end: Tensor, kept: list[Tensor], gy: Tensor, g_end: Tensor | None, r: Tensor | None = None,
+    gr: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of w, u, k, v and of the starting state."""
+    """Gradients of w, u, k, v and the start; with `r`, gy is sigmoid(r)·y's, and r's gradient goes to gr."""
     B, T, C = k.shape
     count, length = pieces(B, T, C)
     blocks = triton.cdiv(C, BLOCK)
@@ -322,22 +335,53 @@ def backward(
     starts = w.new_empty(B, count, 3, C)
     ends = w.new_empty(B, count, 4, C) if count > 1 else starts
     gk, gv = torch.empty_like(k), torch.empty_like(v)
-    gw, gu = w.new_empty(B, count, C), w.new_empty(B, count, C)
+    g_wu = w.new_empty(2, B * count, C)
     g_start = w.new_empty(0) if start is None else torch.empty_like(start)
     cut = (T, C, length, count)
     if count > 1:
         _piece_ends_back[(B * count, blocks)](
-            w, y, log_d, gy, _or(flags, w), ends, *cut, flags is not None, BLOCK, STAGES, num_warps=1
-        )
+            w, _or(r, k), y, log_d, gy, _or(flags, w), ends, *cut, flags is not None, r is not None, BLOCK,
+            STAGES, num_warps=1,
+        )  # fmt: skip
     _carry_back[(B, blocks)](
         w, end, _or(g_end, w), ends, starts, B, *cut, g_end is not None, BLOCK, num_warps=1
     )
     _backward[(B * count, blocks)](
-        w, u, k, v, y, log_d, slope, gy, _or(flags, w), starts, _or(start, w), _or(g_end, w), end_slope,
-        gw, gu, gk, gv, g_start, B, *cut,
-        flags is not None, start is not None, g_end is not None, BLOCK, STAGES, num_warps=1,
+        w, u, k, v, _or(r, k), y, log_d, slope, gy, _or(flags, w), starts, _or(start, w), _or(g_end, w),
+        end_slope, *g_wu, gk, gv, _or(gr, k), g_start, B, *cut,
+        flags is not None, r is not None, start is not None, g_end is not None, BLOCK, STAGES, num_warps=1,
     )  # fmt: skip
-    return gw.sum((0, 1)), gu.sum((0, 1)), gk, gv, g_start
+    return *g_wu.sum(1), gk, gv, g_start
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, w: Tensor, u: Tensor, k: Tensor, v: Tensor, r: Tensor, start: Any, reset: Any, train: bool
+    ) -> Any:
+        out = torch.empty_like(k)
+        y, end, *kept = forward(w, u, k, v, start, reset, train, r, out)
+        ctx.save_for_backward(w, u, k, v, r, start, reset, y, end, *kept)
+        ctx.set_materialize_grads(False)
+        return out, end
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        w, u, k, v, r, start, reset, y, end, *kept = ctx.saved_tensors
+        g, g_end = (None if g is None else g.contiguous() for g in grads)
+        g, gr = torch.zeros_like(y) if g is None else g, torch.empty_like(r)
+        *made, g_start = backward(w, u, k, v, start, reset, y, end, kept, g, g_end, r, gr)
+        return *made, gr, None if start is None else g_start, None, None
+
+
+def gated(
+    w: Tensor, u: Tensor, k: Tensor, v: Tensor, r: Tensor, state: Tensor | None, reset: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """(sigmoid(r)·y, state) with y and state as wkv.wkv gives them."""
+    start = None if state is None else state.float()
+    inputs = [x if x is None else x.contiguous() for x in (w, u, k, v, r, start)]
+    train = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    return _Gated.apply(*inputs, reset, train)
 
 
 def _or(x: Tensor | None, other: Tensor) -> Tensor:
