@@ -56,7 +56,8 @@ def measure(job: Job) -> list[Figure]:
     asked = {"shots": job.shots, "max_turns": config.max_turns, "longest": LONGEST}
     with job.kept("gym", **asked) as kept:
         played = _play(job, kept, wanted, 1, job.speech(LONGEST), env)
-    figures = [_once(wanted, played, job.how), *_families(wanted, played), _valid(played)]
+    figures = [_once(wanted, played, job.how), *_by_newness(wanted, played)]
+    figures += [*_families(wanted, played), _valid(played)]
     if config.samples > 1:
         hot = job.speech(LONGEST, temperature=config.temperature, seed=config.seed * 1_000_003)
         with job.kept("gym_sampled", temperature=config.temperature, **asked) as kept:
@@ -90,6 +91,23 @@ def _play(
 def _once(wanted: Sequence[Task], played: dict[str, list[Row]], how: str) -> Figure:
     rows = [row for task in wanted for row in played[task.name]]
     return share("gym pass@1", sum(row["passed"] for row in rows), len(rows), note=how)
+
+
+def newness(task: Task) -> str:
+    """The most that is new in a held-out task, against those of training."""
+    if catalog.families()[task.family].split != "train":
+        return "the family is new"
+    return "the wording is new" if "new_wording" in task.tags else "only names and numbers are new"
+
+
+def _by_newness(wanted: Sequence[Task], played: dict[str, list[Row]]) -> list[Figure]:
+    found: dict[str, list[bool]] = defaultdict(list)
+    for task in wanted:
+        found[newness(task)] += [row["passed"] for row in played[task.name]]
+    return [
+        share(f"gym pass@1 where {what}", sum(passed), len(passed), detail=True)
+        for what, passed in sorted(found.items(), reverse=True)
+    ]
 
 
 def _families(wanted: Sequence[Task], played: dict[str, list[Row]]) -> list[Figure]:

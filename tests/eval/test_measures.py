@@ -6,6 +6,7 @@ import pytest
 
 from rusty_r2.eval import actions, code, commands, gym, safety
 from rusty_r2.eval.job import EvalConfig, Job, bench_rows, heldout_rows
+from rusty_r2.gym import catalog
 from rusty_r2.protocol import Cmd, Msg, render
 
 
@@ -25,6 +26,18 @@ def test_gym_pays_gold_in_full_and_talk_with_nothing(tmp_path, knowing):
     none = by_name(gym.measure(Job(idle, config(tmp_path))))
     assert none["gym pass@1"].value == none["gym pass@2"].value == 0 and none["gym pass@2"].high > 0
     assert sum(figure.count for name, figure in full.items() if name.startswith("gym pass@1: ")) == 6
+
+
+def test_tasks_are_told_apart_by_what_is_new_in_them(tmp_path, knowing):
+    wanted = gym.tasks(60)
+    split = {
+        what: [task for task in wanted if gym.newness(task) == what] for what in map(gym.newness, wanted)
+    }
+    assert len(split) == 3
+    assert all(catalog.families()[task.family].split == "heldout" for task in split["the family is new"])
+    told = by_name(gym.measure(Job(knowing(), config(tmp_path, samples=1))))
+    parts = [figure for name, figure in told.items() if name.startswith("gym pass@1 where ")]
+    assert sum(figure.count for figure in parts) == 6 and {figure.value for figure in parts} == {100.0}
 
 
 def test_what_was_measured_is_not_measured_again_and_a_higher_limit_goes_on(tmp_path, knowing):
