@@ -8,9 +8,10 @@ The task is the action protocol and the easiest families of the gym: one JSON ob
 which the sandbox carries out. SmolLM2 never says such a thing by itself, so all methods and seeds begin with
 one warm start (a few steps of SFT on gold commands, made once and kept in --folder), after which it solves
 some tasks and not others: the base of every comparison. `online` plays groups and learns from them; the
-other two learn from what the warm model was recorded saying to tasks of the seed's own: `offline` from whole
-groups, their rewards and probabilities, `kto` from labelled traces: liked, the command that does what was
-asked; disliked, the model's own wrong one. Held-out tasks have names, numbers and files that training never
+other two learn from what the warm model was recorded saying to tasks of the seed's own: `offline` from groups
+with their rewards and probabilities, three replies of the model's and one of a perfect player's (or, with
+--no-expert, the model's alone); `kto` from labelled traces: liked, the command that does what was asked,
+disliked, the model's own wrong one. Held-out tasks have names, numbers and files that training never
 draws; before and after play the same tasks with the same seeds. Each result is a line in results.jsonl.
 """
 
@@ -76,6 +77,8 @@ class Options:
     """tasks that are recorded for kto and offline"""
     replies: int = 4
     """recorded replies to each of them"""
+    expert: bool = True
+    """offline: the right answer stands in every group instead of the last reply, as another mind's would"""
     generations: int = 4
     """replies to each task online"""
     batch: int = 0
@@ -100,7 +103,7 @@ class Options:
     """where the picture goes"""
 
 
-STEPS = {"kto": 9, "online": 16, "offline": 15}
+STEPS = {"kto": 9, "online": 16, "offline": 12}
 ROWS = {"kto": 8, "online": 16, "offline": 16}
 CURVES = (
     ("kto", "rewards/margins", "KTO: margin of good over bad"),
@@ -108,7 +111,7 @@ CURVES = (
     ("offline", "clip_ratio/region_mean", "offline GRPO: tokens clipped"),
 )
 """method, number and title of each curve"""
-RATES = {"kto": 6e-4, "online": 3e-4, "offline": 3e-4}
+RATES = {"kto": 6e-4, "online": 3e-4, "offline": 4e-4}
 
 
 def main(options: Options) -> None:
@@ -255,7 +258,17 @@ def learn_online(options: Options, warm: Path) -> Path:
 
 def learn_offline(options: Options, warm: Path) -> Path:
     data = groups(options, warm)
+    if options.expert:
+        taught = [with_expert(row, catalog.get(row["task"])) for row in rows.load(data)]
+        data = data.with_name(f"taught-seed{options.seed}.jsonl")
+        rows.save(taught, data)
     return fitted(options, warm, replay.train, replay.ReplayConfig, data=data, **playing(options))
+
+
+def with_expert(row: dict[str, Any], task: Task) -> dict[str, Any]:
+    """The group with a perfect player in it, whose words are known and whose probabilities are not."""
+    new = {"completions": said(render(gold(task)[0])), "rewards": 1.0, "token_ids": [[]], "logprobs": [[]]}
+    return row | {name: [*row[name][:-1], value] for name, value in new.items()}
 
 
 def fitted(
