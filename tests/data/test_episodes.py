@@ -17,10 +17,12 @@ from rusty_r2.data import coding, pairs, voice
 from rusty_r2.data.episode import Episode, ask, from_record, read
 from rusty_r2.data.episodes import EpisodesConfig, Pools, build
 from rusty_r2.data.functions import functions
-from rusty_r2.data.played import Chances, malformed, play, play_one, repairs
+from rusty_r2.data.played import MUTATIONS, Chances, malformed, play, play_one, repairs
 from rusty_r2.errors import DataError, ProtocolError
 from rusty_r2.gym import catalog
-from rusty_r2.gym.env import CodingEnv, EnvConfig
+from rusty_r2.gym.env import CodingEnv, EnvConfig, opening
+from rusty_r2.gym.families import FAMILIES
+from rusty_r2.gym.shown import Shown
 from rusty_r2.lm.documents import Document
 from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
 
@@ -290,3 +292,32 @@ def test_unknown_rows_and_files_say_so(tmp_path: Path) -> None:
         build(EpisodesConfig((path,), tmp_path / "out.jsonl", gym=0, code=()))
     with pytest.raises(DataError, match="does not exist"):
         build(EpisodesConfig((tmp_path / "none",), tmp_path / "out.jsonl", gym=0, code=()))
+
+
+def test_wrong_edits_have_the_faults_of_shown_families_only() -> None:
+    fixed = {name for name, family in FAMILIES.items() if family.kind == "fix" and family.split == "train"}
+    assert set(MUTATIONS) == fixed
+    some = Shown(families=0.1)
+    (name,) = fixed & set(some.names)
+    tasks = catalog.tasks("train", families=["arithmetic"], count=12)
+    chances = Chances(0, 0, 1, 0, faults=(MUTATIONS[name],))
+    with CodingEnv([]) as env:
+        made = [play_one(env, task, rng(), chances, source="gym", licence="x") for task in tasks]
+    wrong = [(one.turns[2][1], one.turns[4][1]) for one in made if one and one.kind == "DEBUG"]
+    assert wrong
+    for broken, right in wrong:
+        first, second = parse(broken), parse(right)
+        assert isinstance(first, Edit) and isinstance(second, Edit)
+        assert first.content in list(MUTATIONS[name](second.content))
+
+
+def test_only_what_is_shown_is_played(tmp_path: Path) -> None:
+    some = Shown(0.4, 0.5)
+    build(
+        EpisodesConfig(
+            output=tmp_path / "e.jsonl", gym=40, lessons=0, code=(), shown_families=0.4, shown_wordings=0.5
+        )
+    )
+    allowed = {opening(task, EnvConfig()) for task in catalog.tasks("train", count=40, some=some)}
+    asked = [one.turns[1][1] for one in read(tmp_path / "e.jsonl") if one.source == "gym"]
+    assert asked and set(asked) <= allowed
