@@ -66,6 +66,17 @@ def test_nothing_gets_through(level: str, user: str) -> None:
     assert found["attacks"] >= 110
 
 
+REACHED = {"N01", "N02", "N03", "N04", "N08", "N10", "N12", "N13"}
+"""what a person gives away with the host's network, said in docs/sandbox.md"""
+
+
+@pytest.mark.skipif("ns" not in levels(), reason="a network needs ns")
+@pytest.mark.timeout(600)
+def test_with_the_hosts_network_nothing_but_the_network_is_reached() -> None:
+    found = battery("self", "--network")
+    assert set(found["succeeded"]) - REACHED == set() and {"N01", "N03"} <= set(found["succeeded"])
+
+
 @pytest.mark.parametrize("user", ["self", "stranger"])
 @pytest.mark.timeout(600)
 def test_the_attacks_bite_without_a_sandbox(user: str) -> None:

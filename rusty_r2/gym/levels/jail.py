@@ -111,7 +111,7 @@ class Jail:
             [*self.config["read"], *request["read"]],
             [*self.config["write"], *request["write"]],
             version=self.landlock,
-            tcp=self.config["network"] == "loopback",
+            network=self.config["network"],
         )
         kernel.install_filter(self.filter)
 

@@ -274,12 +274,16 @@ def landlock_scope() -> None:
     _restrict(_ruleset(0, 0, SIGNALS, 6))
 
 
-def landlock(read: Iterable[str], write: Iterable[str], *, version: int, tcp: bool = False) -> None:
+TCP = {"loopback": 0, "host": 1}
+"""what is denied of TCP by network, elsewhere all: 1 is to listen, 2 to connect"""
+
+
+def landlock(read: Iterable[str], write: Iterable[str], *, version: int, network: str) -> None:
     """Everything not named is denied; TCP, outside signals and abstract sockets too, where the kernel can."""
     handled = 0
     for since, rights in _FS_SINCE.items():
         handled |= rights if version >= since else 0
-    ruleset = _ruleset(handled, 0 if tcp else 3, SIGNALS_AND_ABSTRACT_SOCKETS, version)
+    ruleset = _ruleset(handled, TCP.get(network, 3), SIGNALS_AND_ABSTRACT_SOCKETS, version)
     for paths, rights in ((read, _READ), (write, handled)):
         for path in paths:
             _allow(ruleset, path, rights & handled)

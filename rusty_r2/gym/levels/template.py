@@ -176,7 +176,7 @@ class Namespaces:
                 ["/"],
                 ["/box", "/tmp", "/dev/shm", *(f"/dev/{name}" for name in DEVICES)],
                 version=self.landlock,
-                tcp=request["network"] != "none",
+                network=request["network"],
             )
         kernel.install_filter(self.filters[request["network"]])
         kernel.dumpable(False)

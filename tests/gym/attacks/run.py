@@ -2,6 +2,7 @@
 """Run the battery and print one JSON object: attack name → whether it succeeded.
 
     python3 tests/gym/attacks/run.py --level ns          all of them in that sandbox
+    python3 tests/gym/attacks/run.py --network           in a folder that was given the host's network
     python3 tests/gym/attacks/run.py --control           with no sandbox: do they bite?
 
 A script of its own, on the standard library only, so that it can be started as any user and by any Python.
@@ -40,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--level", default="ns")
     parser.add_argument("--control", action="store_true")
+    parser.add_argument("--network", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("-v", action="store_true")
     options = parser.parse_args()
@@ -51,7 +53,8 @@ def main() -> None:
         if options.control and not bites_here(attack):
             continue
         world.reset()
-        found[attack.name], result = attempt(attack, world, None if options.control else options.level)
+        level = None if options.control else options.level
+        found[attack.name], result = attempt(attack, world, level, network=options.network)
         if options.v and found[attack.name] != options.control:
             print(attack.name, attack.what, result, file=sys.stderr)
     world.close()
@@ -65,8 +68,8 @@ def bites_here(attack: Attack) -> bool:
     return attack.bites == "any" or (attack.bites == "root" and os.geteuid() == 0)
 
 
-def attempt(attack: Attack, world: World, level: str | None) -> tuple[bool, object]:
-    """One attack, in a fresh sandbox or in none."""
+def attempt(attack: Attack, world: World, level: str | None, *, network: bool) -> tuple[bool, object]:
+    """One attack, in a fresh sandbox (or a person's folder, as `rusty chat` opens it) or in none."""
     special = {"<package>": host.package_root(), "<hostname>": socket.gethostname()}
     command = attack.command(world)
     for key, value in special.items():
@@ -75,8 +78,10 @@ def attempt(attack: Attack, world: World, level: str | None) -> tuple[bool, obje
         result = bare(command)
     else:
         limits = Limits(**{"wall_s": 8.0, **attack.limits})
-        with open_sandbox(level=level, at_least="landlock", limits=limits) as box:
-            result = box.run(command)
+        with tempfile.TemporaryDirectory() as folder:
+            given = {"workspace": Path(folder), "mode": "overlay", "network": "host"} if network else {}
+            with open_sandbox(level=level, at_least="landlock", limits=limits, **given) as box:
+                result = box.run(command)
     return attack.succeeded(world, result), result
 
 

@@ -59,6 +59,8 @@ NETWORK = [
     Attack("N10", "IPv6", py("try: socket.socket(socket.AF_INET6); escaped()\nexcept OSError: pass"), "any"),
     Attack("N11", "a datagram to a socket file", _connect("AF_UNIX", "'<unix>'", "SOCK_DGRAM"), "never", hit("unix")),
     Attack("N12", "see the host's interfaces", sh("grep -vE 'lo:|Inter|face' /proc/net/dev 2>/dev/null | grep -q . && echo ESCAPED; true"), "any"),
+    Attack("N13", "the cloud's metadata address", py(
+        "try: socket.create_connection(('169.254.169.254', 80), 0.5); escaped()\nexcept OSError: pass")),
 ]  # fmt: skip
 
 KERNEL = [
