@@ -79,6 +79,11 @@ class Options:
     """recorded replies to each of them"""
     expert: bool = True
     """offline: the right answer stands in every group instead of the last reply, as another mind's would"""
+    good_for_bad: int = 3
+    """kto: good rows for each bad one. As many of both, and weighed alike, the margin rises and the model
+    forgets how to speak: a wrong command shares most of its words with the right one"""
+    bad_weight: float = 0.5
+    """kto: of bad rows, against 1 of good ones"""
     generations: int = 4
     """replies to each task online"""
     batch: int = 0
@@ -103,7 +108,7 @@ class Options:
     """where the picture goes"""
 
 
-STEPS = {"kto": 9, "online": 16, "offline": 12}
+STEPS = {"kto": 11, "online": 16, "offline": 12}
 ROWS = {"kto": 8, "online": 16, "offline": 16}
 CURVES = (
     ("kto", "rewards/margins", "KTO: margin of good over bad"),
@@ -111,7 +116,7 @@ CURVES = (
     ("offline", "clip_ratio/region_mean", "offline GRPO: tokens clipped"),
 )
 """method, number and title of each curve"""
-RATES = {"kto": 6e-4, "online": 3e-4, "offline": 4e-4}
+RATES = {"kto": 4e-4, "online": 3e-4, "offline": 4e-4}
 
 
 def main(options: Options) -> None:
@@ -217,9 +222,12 @@ def learn_kto(options: Options, warm: Path) -> Path:
     ]
     data = options.folder / f"kto-seed{options.seed}.jsonl"
     examples = KTODatasetBuilder(eval_share=0.2, system_prompt=options.system).build_dataset(traces)
-    for split, path in (("train", data), ("eval", rows.eval_path(data))):
-        rows.save([one.to_dict() for one in examples if one.split == split], path)
-    return fitted(options, warm, kto.train, kto.KTOConfig, data=data)
+    train = [one for one in examples if one.split == "train"]
+    bad = [one for one in train if not one.label][:: options.good_for_bad]
+    rows.save([one.to_dict() for one in train if one.label] + [one.to_dict() for one in bad], data)
+    rows.save([one.to_dict() for one in examples if one.split == "eval"], rows.eval_path(data))
+    weights = {"desirable_weight": 1.0, "undesirable_weight": options.bad_weight}
+    return fitted(options, warm, kto.train, kto.KTOConfig, data=data, **weights)
 
 
 def labelled(row: dict[str, Any], task: Task) -> list[ExecutionTrace]:
