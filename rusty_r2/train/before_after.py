@@ -78,12 +78,23 @@ class Comparison:
     def worse(self) -> bool:
         return not self.lines[0].gain >= 0  # also where it is no number at all
 
+    @property
+    def lost(self) -> list[str]:
+        """Numbers beside the first that surely got worse: what a gain was paid with, such as forgetting."""
+        return [line.name for line in self.lines[1:] if line.sure and line.gain < 0]
+
     def facts(self) -> dict[str, Any]:
         numbers = {
             line.name: {"before": list(line.before), "after": list(line.after), "change": list(line.change)}
             for line in self.lines
         }
-        return {"rows": self.rows, "held_out": self.held_out, "sure": self.lines[0].sure, **numbers}
+        return {
+            "rows": self.rows,
+            "held_out": self.held_out,
+            "sure": self.lines[0].sure,
+            "lost": self.lost,
+            **numbers,
+        }
 
     def table(self) -> str:
         what = f"{self.rows} held-out rows" if self.held_out else f"{self.rows} rows it was trained on"
@@ -95,6 +106,7 @@ class Comparison:
         ]
         verdict = "worse than its base" if self.worse else "better than its base"
         doubt = "" if self.lines[0].sure else ", but no more than chance would make it"
+        doubt += f"; {' and '.join(self.lost)} got worse: play before you trust it" if self.lost else ""
         return "\n".join([head, *body, f"by {self.lines[0].name} the result is {verdict}{doubt}"])
 
 

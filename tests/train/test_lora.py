@@ -170,6 +170,17 @@ def test_intervals_tell_a_gain_from_chance():
     assert before_after.accuracy(scores([1.0, 2.0, 0.0, 1.0]), (np.array([0, 1]), np.array([2, 3]))) == 0.875
 
 
+def test_a_margin_that_was_bought_by_forgetting_is_told():
+    kinds = [list(range(20)), list(range(20, 40))]
+    base = scores(np.random.default_rng(1).normal(size=40))
+    measures = {"margin": before_after.margin, "loss of good rows": before_after.loss}
+    for good, lost in ((-1.0, ["loss of good rows"]), (0.5, [])):
+        after = scores(base.logp + np.r_[np.full(20, good), np.full(20, -3.0)])
+        found = before_after.compare(measures, base, after, kinds, lower=["loss of good rows"])
+        assert not found.worse and found.lost == lost and found.facts()["lost"] == lost
+        assert ("loss of good rows got worse" in found.table()) is bool(lost)
+
+
 def test_memory_advice_names_what_is_left_to_try():
     assert advice(LoraOptions(device="cpu"), 4).endswith("Type: --gradient-checkpointing")
     tried = LoraOptions(device="cpu", gradient_checkpointing=True)
