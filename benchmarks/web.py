@@ -59,7 +59,7 @@ def make(number: int, rng: random.Random) -> ExecutionTrace:
         steps=[*steps, Step(render(Msg(said(30))))],
         agent_name=f"agent{number % 5}",
         model="rare" if number == COUNT // 2 else f"model-{number % 7}",
-        task_name=f"rename-1-train-{number}",
+        task_name=f"{'sort' if number % 50 else 'rename'}-1-train-{number}",
         ended="done",
         reward_score=rng.random(),
     )
@@ -109,6 +109,8 @@ def main() -> None:
             "one agent of five": lambda: rooms.traces(ask(agent="agent3")),
             "one model of seven": lambda: rooms.traces(ask(model="model-3")),
             "a model only one trace has": lambda: rooms.traces(ask(model="rare")),
+            "a family of nearly all": lambda: rooms.traces(ask(family="sort")),
+            "a family of one in fifty": lambda: rooms.traces(ask(family="rename")),
             "one trace": lambda: rooms.trace(ask(id=first)),
             "agreement": lambda: rooms.agreement(ask()),
         }

@@ -34,6 +34,7 @@ from rusty_r2.tables import (
     VERSION,
     Filter,
     as_filter,
+    indexes_of_bodies,
     narrowed,
     to_body,
     to_row,
@@ -202,6 +203,9 @@ class TraceStore:
                 TABLES.create_all(connection)
                 if not connection.execute(sa.select(META)).first():
                     connection.execute(sa.insert(META).values(key="schema", value=VERSION))
+            if self.engine.dialect.name == "sqlite":
+                for index in indexes_of_bodies():
+                    connection.execute(index)
             found = connection.execute(sa.select(META.c.value).where(META.c.key == "schema")).scalar()
         if found != VERSION:
             raise StoreError(f"{self.where} has schema {found}, not {VERSION}. Type: pip install -U rusty-r2")

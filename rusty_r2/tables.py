@@ -58,6 +58,21 @@ LABELS = sa.Table(
     sa.Column("who", sa.Text, nullable=False),
     sa.Column("at", sa.String(40), nullable=False),
 )
+IN_BODY = ("model", "ended", "task_name")
+"""fields that have an index and no column, in SQLite"""
+
+
+def in_body(field: str) -> sa.ColumnClause[str]:
+    """A field of the body as SQLite reads it, in the very words of its index."""
+    return sa.literal_column(f"json_extract(body, '$.{field}')", sa.Text)
+
+
+def indexes_of_bodies() -> list[sa.TextClause]:
+    """What makes them, also in a store that an older version made."""
+    made = "CREATE INDEX IF NOT EXISTS traces_by_{0} ON traces ({1}, timestamp, trace_id)"
+    return [sa.text(made.format(field, in_body(field).name)) for field in IN_BODY]
+
+
 SUMMARY = [column for column in TRACES.c if column.name not in ("body", "text")]
 
 

@@ -2,8 +2,8 @@
 """Finding traces among many: the store's filter, and beside it what only the body of a trace knows.
 
 Agent, label, dates and words have columns of their own. Model, ending and task are read out of the body by
-the database, trace by trace from the newest on until a page is full: a frequent value costs nothing, a rare
-one a look at every body. Nothing is ever written here.
+the database: SQLite has an index of them, PostgreSQL looks trace by trace from the newest on until a page is
+full. Nothing is ever written here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rusty_r2.errors import StoreError
 from rusty_r2.store import TraceStore
-from rusty_r2.tables import LABELS, SUMMARY, TRACES, Filter, narrowed
+from rusty_r2.tables import IN_BODY, LABELS, SUMMARY, TRACES, Filter, in_body, narrowed
 
 PAGE = 50
 """traces on a page"""
@@ -28,7 +28,6 @@ LONGEST = 200
 SAMPLE = 1000
 """newest traces whose models, endings and families are offered"""
 LABEL_CHOICES = ("", "none", "good", "bad", "person", "machine")
-BODY = ("model", "ended", "task_name")
 
 
 @dataclass(frozen=True)
@@ -99,13 +98,13 @@ def find(store: TraceStore, asked: Question) -> Found:
     rows = [dict(row._mapping) for row in read(store, query)]
     known = asked.page == 1 or bool(rows)
     total = page.offset + len(rows) if known and len(rows) <= PAGE else None
-    if total is None and not asked.into_bodies:
+    if total is None and (_sqlite(store) or not asked.into_bodies):
         ids = narrowed(sa.select(TRACES.c.trace_id), asked.filter(limit=None), ordered=False)
         every = _beside(ids, store, asked).subquery()
         total = int(read(store, sa.select(sa.func.count()).select_from(every))[0][0])
     rows, more = rows[:PAGE], len(rows) > PAGE
     told = facts(store, [row["trace_id"] for row in rows])
-    return Found([row | told.get(row["trace_id"], dict.fromkeys(BODY, "")) for row in rows], more, total)
+    return Found([row | told.get(row["trace_id"], dict.fromkeys(IN_BODY, "")) for row in rows], more, total)
 
 
 def _beside(query: sa.Select[Any], store: TraceStore, asked: Question) -> sa.Select[Any]:
@@ -122,13 +121,10 @@ def _beside(query: sa.Select[Any], store: TraceStore, asked: Question) -> sa.Sel
 
 def _says(store: TraceStore, field: str, wanted: str, *, begins: bool = False) -> sa.ColumnElement[bool]:
     body = TRACES.c.body
-    if store.engine.dialect.name == "sqlite":
-        value = sa.func.json_extract(body, f"$.{field}", type_=sa.Text)
-        return (
-            sa.or_(value == wanted, value.startswith(f"{wanted}-", autoescape=True))
-            if begins
-            else value == wanted
-        )
+    if _sqlite(store):
+        value = in_body(field)
+        longer = sa.and_(value >= f"{wanted}-", value < f"{wanted}.")  # "." follows "-"
+        return sa.or_(value == wanted, longer) if begins else value == wanted
     # PostgreSQL refuses to read JSON with half a character in it, which a trace may have: look at the words
     written = f'"{field}": {json.dumps(wanted)}'
     ends = body.contains(written, autoescape=True)
@@ -137,16 +133,19 @@ def _says(store: TraceStore, field: str, wanted: str, *, begins: bool = False) -
 
 def facts(store: TraceStore, ids: Sequence[str]) -> dict[str, dict[str, str]]:
     """Model, ending and task of some traces."""
-    body = TRACES.c.body
-    sqlite = store.engine.dialect.name == "sqlite"
-    columns = [sa.func.json_extract(body, f"$.{name}") for name in BODY] if sqlite else [body]
+    sqlite = _sqlite(store)
+    columns = [in_body(name) for name in IN_BODY] if sqlite else [TRACES.c.body]
     found: dict[str, dict[str, str]] = {}
     for start in range(0, len(ids), 500):
         some = TRACES.c.trace_id.in_(ids[start : start + 500])
         for key, *values in read(store, sa.select(TRACES.c.trace_id, *columns).where(some)):
-            told = values if sqlite else [json.loads(values[0]).get(name) for name in BODY]
-            found[key] = {name: str(value or "") for name, value in zip(BODY, told, strict=True)}
+            told = values if sqlite else [json.loads(values[0]).get(name) for name in IN_BODY]
+            found[key] = {name: str(value or "") for name, value in zip(IN_BODY, told, strict=True)}
     return found
+
+
+def _sqlite(store: TraceStore) -> bool:
+    return store.engine.dialect.name == "sqlite"
 
 
 def choices(store: TraceStore) -> dict[str, list[str]]:

@@ -1,8 +1,10 @@
 """Finding traces: every filter against a plain loop, in every database."""
 
 import pytest
+import sqlalchemy as sa
 
 from rusty_r2.store import TraceStore
+from rusty_r2.tables import TRACES
 from rusty_r2.trace import ToolCallTrace
 from rusty_r2.web import search
 from rusty_r2.web.search import Question, family_of
@@ -120,3 +122,20 @@ def test_an_empty_store_says_what_to_do(serve, client):
     assert "Nothing waits" in page.get("/label")[2]
     assert "Nothing to compare yet" in page.get("/agreement")[2]
     assert "rusty train supervised" in page.get("/runs")[2] and "rusty data rows" in page.get("/shelf")[2]
+
+
+def test_what_only_bodies_know_is_found_by_an_index(tmp_path, trace):
+    """Also in a store that was made before there was one."""
+    path = tmp_path / "any.db"
+    with TraceStore(path) as store:
+        store.append_many(trace(number, **facts(number)) for number in range(20))
+        for name in ("model", "ended", "task_name"):
+            with store.engine.begin() as connection:
+                connection.execute(sa.text(f"DROP INDEX traces_by_{name}"))
+    with TraceStore(path) as store:
+        for asked in ({"model": "rare"}, {"status": "turns"}, {"family": "rename"}):
+            query = search._beside(sa.select(TRACES.c.trace_id), store, Question.of(asked))
+            words = query.compile(store.engine, compile_kwargs={"literal_binds": True})
+            plan = search.read(store, sa.text(f"EXPLAIN QUERY PLAN {words}"))
+            assert not [step for step in plan if "SCAN" in step[-1]], plan
+        assert len(search.find(store, Question.of({"status": "turns"})).rows) == 5
