@@ -5,19 +5,20 @@ does not fit without a word unless it is told not to, and refuses most things wi
 """
 
 import hashlib
+import importlib.util
 import json
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 from rusty_r2.protocol import Cmd, Msg, render
 
+_spec = importlib.util.spec_from_file_location("serving", Path(__file__).parents[1] / "serving.py")
+serving = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(serving)
 
-class Ollama(ThreadingHTTPServer):
-    daemon_threads = True
 
+class Ollama(serving.Server):
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.asked = []
         self.headers = []
         self.busy = 0
@@ -26,23 +27,11 @@ class Ollama(ThreadingHTTPServer):
         """older servers do not know the word, and cut"""
         self.breaks_off = False
 
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def handle_error(self, request, client_address):
-        """A client that hangs up is not worth a word."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
+class Handler(serving.Handler):
     def do_GET(self):
         if self.path != "/api/tags":
-            return self.refuse(404, "404 page not found")
+            return self.fail(404, "404 page not found")
         details = {"family": "llama", "context_length": 200, "quantization_level": "Q8_0"}
         model = {
             "name": "smol:latest",
@@ -50,19 +39,19 @@ class Handler(BaseHTTPRequestHandler):
             "digest": "7328fb942b49232fedd8",
             "details": details,
         }
-        return self.whole({"models": [model]})
+        return self.say({"models": [model]})
 
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.body()
         self.server.asked.append(body)
         self.server.headers.append(dict(self.headers))
         if self.server.busy:
             self.server.busy -= 1
-            return self.refuse(503, "server busy, please try again.  maximum pending requests exceeded")
+            return self.fail(503, "server busy, please try again.  maximum pending requests exceeded")
         if self.path != "/api/chat":
-            return self.refuse(404, "404 page not found")
+            return self.fail(404, "404 page not found")
         if body["model"] not in ("smol", "smol:latest"):
-            return self.refuse(404, f"model '{body['model']}' not found")
+            return self.fail(404, f"model '{body['model']}' not found")
         return self.chat(body)
 
     def chat(self, body):
@@ -94,36 +83,6 @@ class Handler(BaseHTTPRequestHandler):
         message = {"role": "assistant", "content": text}
         return {"model": "smol", "created_at": "2026-11-15T01:22:31.6Z", "message": message, "done": False}
 
-    def lines(self, lines):
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-ndjson")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for line in lines:
-            data = json.dumps(line).encode() + b"\n"
-            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-        self.wfile.write(b"0\r\n\r\n")
 
-    def whole(self, found, status=200):
-        data = json.dumps(found).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json; charset=utf-8")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def refuse(self, status, why):
-        self.whole({"error": why}, status)
-
-
-@contextmanager
 def running():
-    server = Ollama()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return serving.running(Ollama())

@@ -8,23 +8,24 @@ file it comes from and the prompt that was rendered, so that tests can tell one 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import re
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+_spec = importlib.util.spec_from_file_location("serving", Path(__file__).parents[1] / "serving.py")
+serving = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(serving)
 
 NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)*(:[\w][\w.-]*)?")
 QUANTIZE = ("F32", "F16", "Q4_K_S", "Q4_K_M", "Q8_0")
 
 
-class StandIn(ThreadingHTTPServer):
+class StandIn(serving.Server):
     """What the server holds, and how it may be told to misbehave."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.blobs: dict[str, bytes] = {}
         self.models: dict[str, dict] = {}
         self.version = "0.33.0"
@@ -35,25 +36,9 @@ class StandIn(ThreadingHTTPServer):
         """called with every model that is made"""
         self.seen: list[tuple[str, str]] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def handle_error(self, request, client_address) -> None:
-        """A client that hangs up is not worth a word."""
-
-
-@contextmanager
 def stand_in():
-    server = StandIn()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return serving.running(StandIn())
 
 
 def full(name: str) -> str:
@@ -121,12 +106,8 @@ def unquote(value: str) -> str | None:
     return value
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(serving.Handler):
     server: StandIn
-
-    def log_message(self, *_):
-        pass
 
     def do_GET(self):
         self.begin()
@@ -276,31 +257,3 @@ class Handler(BaseHTTPRequestHandler):
 
     def begin(self):
         self.server.seen.append((self.command, self.path))
-
-    def body(self):
-        return json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-
-    def say(self, data):
-        self.send(200, json.dumps(data).encode(), "application/json; charset=utf-8")
-
-    def fail(self, status, problem):
-        self.send(status, json.dumps({"error": problem}).encode(), "application/json; charset=utf-8")
-
-    def send(self, status, body, kind):
-        self.send_response(status)
-        if kind:
-            self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def lines(self, told, *, whole=True):
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-ndjson")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for line in told:
-            data = json.dumps(line).encode() + b"\n"
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-        if whole:
-            self.wfile.write(b"0\r\n\r\n")
