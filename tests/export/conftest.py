@@ -19,3 +19,26 @@ def healthy(trained, tmp_path_factory):
     from rusty_r2.export.gguf import write_gguf
 
     return write_gguf(trained, tmp_path_factory.mktemp("files") / "tiny.gguf", "Q8_0").path
+
+
+@pytest.fixture
+def server():
+    """A stand-in for Ollama, answering."""
+    from .ollama_standin import stand_in
+
+    with stand_in() as running:
+        yield running
+
+
+@pytest.fixture
+def gguf(tmp_path):
+    from .tiny_gguf import tiny_gguf
+
+    return tiny_gguf(tmp_path / "a folder" / "my model.gguf")
+
+
+@pytest.fixture
+def deployer(server):
+    from rusty_r2.export.ollama import OllamaDeployer
+
+    return OllamaDeployer(host=server.url)

@@ -6,52 +6,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rusty_r2 import cli, files
 from rusty_r2.errors import ConfigError
-from rusty_r2.export.header import read_header
-from rusty_r2.export.hosting import auto_profile, named_profile
-from rusty_r2.export.modelfile import Recipe, describe, quoted
 from rusty_r2.export.ollama import OllamaDeployer, OllamaHostingProfile
-from rusty_r2.export.ollama_api import OllamaError, OllamaServer, address
-from rusty_r2.export.template import TemplateError, derive, render_jinja
+from rusty_r2.export.ollama_api import OllamaError, OllamaServer
 
-from .ollama_standin import parse_modelfile, render, stand_in
+from .ollama_standin import parse_modelfile
 from .tiny_gguf import CHATML, tiny_gguf
 
 CONTRACT = [
     json.loads(line) for line in Path(__file__).with_name("ollama_contract.jsonl").read_text().splitlines()
 ]
 KNOWN = "dd84152922126f2796db5505a73d88f1caf356296e55c55d38aa01abd1a2a30d"
-LLAMA3 = (
-    "{{ bos_token }}{% for m in messages %}"
-    "{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' + m['content'] + '<|eot_id|>' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
-LLAMA2 = (
-    "{% for m in messages %}{% if m['role'] == 'system' %}{% elif m['role'] == 'user' %}[INST] "
-    "{% if loop.index0 == 1 %}<<SYS>>{{ messages[0]['content'] }}<</SYS>>{% endif %}{{ m['content'] }}"
-    " [/INST]{% else %} {{ m['content'] }} {% endif %}{% endfor %}"
-)
-
-
-@pytest.fixture
-def server():
-    with stand_in() as running:
-        yield running
-
-
-@pytest.fixture
-def gguf(tmp_path):
-    return tiny_gguf(tmp_path / "a folder" / "my model.gguf")
-
-
-@pytest.fixture
-def deployer(server):
-    return OllamaDeployer(host=server.url)
 
 
 # ── the stand-in is what was recorded ────────────────────────────────────────────────────────────────
@@ -99,121 +66,6 @@ def test_the_stand_in_keeps_the_recorded_contract(server, tmp_path, exchange):
     if recorded and not errors(recorded):
         assert set(ours[0]) <= set(recorded[0]) and ours[-1].get("status") == recorded[-1].get("status")
     line.close()
-
-
-# ── the Modelfile ────────────────────────────────────────────────────────────────────────────────────
-
-
-words = st.text(
-    st.one_of(st.sampled_from('"\n \\{}`$'), st.characters(categories=["L", "N", "P", "S"])), max_size=60
-)
-
-
-@given(words, words, words)
-def test_no_text_breaks_out_of_a_modelfile(template, system, stop):
-    recipe = Recipe(Path("/m odel.gguf"), template, system, {"stop": [stop], "num_ctx": 99})
-    try:
-        written = recipe.modelfile()
-    except ConfigError as error:
-        assert '"""' in str(error) or "character" in str(error) or "hold" in str(error)
-        return
-    wanted = [
-        ("from", "/m odel.gguf"),
-        ("template", template),
-        ("system", system),
-        ("stop", stop),
-        ("num_ctx", "99"),
-    ]
-    assert parse_modelfile(written) == [(name, value) for name, value in wanted if value or name != "system"]
-
-
-def test_an_injection_is_refused_in_a_modelfile_and_carried_by_http(deployer, gguf):
-    evil = 'Be nice.\n"""\nPARAMETER temperature 99\nFROM evil\nSYSTEM """'
-    with pytest.raises(ConfigError, match="Create it over HTTP"):
-        deployer.create_modelfile(gguf, system_prompt=evil)
-    deployer.create_model("agent", gguf, system_prompt=evil)
-    assert deployer.show("agent")["system"] == evil
-
-
-def test_the_modelfile_says_everything(deployer, gguf):
-    profile = OllamaHostingProfile(num_parallel=4, num_ctx=4096, num_thread=14)
-    said = parse_modelfile(deployer.create_modelfile(gguf, system_prompt="You are Rusty.", profile=profile))
-    assert said[0] == ("from", str(gguf))
-    assert dict(said)["system"] == "You are Rusty."
-    assert dict(said)["num_thread"] == "14" and dict(said)["num_ctx"] == "4096"
-    assert ("stop", "<|im_end|>") in said and "range .Messages" in dict(said)["template"]
-
-
-def test_an_unknown_parameter_is_an_error(gguf):
-    with pytest.raises(ConfigError, match="no parameter 'nonsense_param'"):
-        describe(gguf, nonsense_param=1)
-    with pytest.raises(ConfigError, match="num_ctx is a int"):
-        describe(gguf, num_ctx="many")
-
-
-def test_the_context_is_no_longer_than_the_models_own(gguf):
-    assert describe(gguf, num_ctx=100_000).parameters["num_ctx"] == 8192
-
-
-@pytest.mark.parametrize("character", ["\x00", "\x1b", "\r", "\u200b", "\u2028"])
-def test_what_a_modelfile_would_drop_in_silence_is_refused(character):
-    with pytest.raises(ConfigError, match="cannot hold the character"):
-        quoted(f"a{character}b", "system prompt")
-
-
-# ── the template ─────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("template", [CHATML, LLAMA3], ids=["chatml", "llama3"])
-@pytest.mark.parametrize("system", ["", "Be brief."])
-def test_the_go_template_renders_what_the_models_own_does(template, system):
-    go = derive(template, bos="<s>", eos="</s>", adds_bos=True).to_go()
-    turns = [("user", "Hi {{ .System }}"), ("assistant", "Hello"), ("user", "1\n2")]
-    messages = [{"role": role, "content": content} for role, content in turns]
-    asked = [{"role": "system", "content": system}, *messages] if system else messages
-    assert render(go, messages, system) == render_jinja(template, asked, bos="<s>").removeprefix("<s>")
-
-
-def test_a_template_that_is_not_regular_is_refused_not_approximated(tmp_path):
-    with pytest.raises(TemplateError):
-        derive(LLAMA2)
-    with pytest.raises(TemplateError, match="template="):
-        describe(tiny_gguf(tmp_path / "m.gguf", template=LLAMA2))
-    assert describe(tmp_path / "m.gguf", template="{{ .Prompt }}").template == "{{ .Prompt }}"
-
-
-def test_a_hostile_template_gets_nothing():
-    with pytest.raises(TemplateError):
-        derive("{{ ().__class__.__base__.__subclasses__() }}{{ messages[0].content }}")
-    for program in ("{{ 1 / 0 }}", "{% for n in range(10 ** 9) %}{{ n }}{% endfor %}"):
-        with pytest.raises(TemplateError):
-            render_jinja(program, [])
-    with pytest.raises(TemplateError, match="strftime_now"):
-        derive("{{ strftime_now('%d') }}{{ messages[0].content }}")
-
-
-def test_a_template_that_can_do_without_the_date_does():
-    dated = "{% if strftime_now is defined %}{{ strftime_now('%d') }}{% else %}2024{% endif %}" + LLAMA3
-    assert derive(dated).start == "2024"
-
-
-def test_a_file_without_a_template_takes_words_as_they_are(tmp_path):
-    assert describe(tiny_gguf(tmp_path / "m.gguf", template=None)).template == "{{ .Prompt }}"
-
-
-# ── the header ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_header_is_read_and_a_damaged_one_is_one_line(gguf, tmp_path):
-    assert read_header(gguf)["tokenizer.ggml.tokens"][2] == "<|im_end|>"
-    whole = gguf.read_bytes()
-    for cut in (0, 3, 10, 30, len(whole) // 2, len(whole) - 1):
-        (tmp_path / "cut.gguf").write_bytes(whole[:cut])
-        with pytest.raises(ConfigError, match="not a GGUF|damaged"):
-            read_header(tmp_path / "cut.gguf")
-    (tmp_path / "liar.gguf").write_bytes(whole[:24] + b"\xff" * 8 + whole[32:])
-    with pytest.raises(ConfigError, match="damaged"):
-        read_header(tmp_path / "liar.gguf")
 
 
 # ── making models ────────────────────────────────────────────────────────────────────────────────────
@@ -438,43 +290,7 @@ def test_a_server_is_started_with_the_profile(program):
         )
 
 
-# ── profiles and addresses ───────────────────────────────────────────────────────────────────────────
-
-
-def test_the_documented_ryzen():
-    profile = OllamaDeployer().get_ryzen_profile()
-    assert (profile.num_parallel, profile.num_ctx, profile.num_thread) == (4, 4096, 14)
-    assert named_profile("ryzen") == profile
-    with pytest.raises(ConfigError, match="no hosting profile 'fast'"):
-        named_profile("fast")
-
-
-@given(st.integers(1, 256), st.floats(0.5, 1024))
-def test_auto_is_sane_from_one_core_up(cores, ram):
-    profile = auto_profile(cores=cores, ram_gb=ram)
-    assert 1 <= profile.num_thread <= cores and 1 <= profile.num_parallel <= 4 and profile.num_ctx >= 2048
-    assert OllamaDeployer().get_auto_profile().num_thread >= 1
-
-
-@pytest.mark.parametrize(
-    ("host", "found"),
-    [
-        ("", (False, "127.0.0.1", 11434)),
-        ("0.0.0.0", (False, "127.0.0.1", 11434)),
-        ("box:8080", (False, "box", 8080)),
-        ("https://box", (True, "box", 443)),
-        ("http://[::1]:9", (False, "::1", 9)),
-    ],
-)
-def test_hosts_are_read_as_ollama_reads_them(host, found):
-    assert address(host) == found
-    assert address(OllamaServer(host).url) == found  # what is written down can be read again
-
-
-def test_a_wrong_host_is_one_line():
-    for host in ("box:port", "ftp://box", "http://[::1", "box:99999"):
-        with pytest.raises(ConfigError, match="OLLAMA_HOST"):
-            address(host)
+# ── the command ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_command(server, gguf, capsys):
