@@ -144,7 +144,11 @@ class Own:
         if self.config.method == "ppo":
             from rusty_r2.train import ppo
 
-            wanted = {"total_timesteps": self.config.max_steps, "lr": self.config.learning_rate}
+            wanted = {
+                "total_timesteps": self.config.max_steps,
+                "num_steps": min(self.config.max_steps, ppo.PPOConfig.num_steps),  # few replies, one round
+                "lr": self.config.learning_rate,
+            }
             given: dict[str, Any] = {name: value for name, value in wanted.items() if value}
             asked = ppo.PPOConfig(
                 init_checkpoint=start,

@@ -7,6 +7,7 @@ import pytest
 
 from rusty_r2 import cli, files
 from rusty_r2.errors import ConfigError
+from rusty_r2.loop import demo
 from rusty_r2.loop.config import LoopConfig
 from rusty_r2.loop.run import go
 from rusty_r2.registry import Gate, Registry
@@ -174,3 +175,19 @@ def test_our_own_model_goes_round_too(tmp_path):
     assert done.facts["gate"]["measured"][0]["new"]["total"] == 1
     assert cli.main(["models", "add", str(base), "--name", "own", "--tasks", "1"]) == 0
     assert cli.main(["models", "promote", "own"]) == 0 and Registry().current("own").number == 2
+
+
+@pytest.mark.slow
+def test_our_own_model_practises_in_a_round(tmp_path, capsys):
+    """`--method ppo`: the shipped model plays in the gym, and what came of it is tried, kept and named."""
+    pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
+    pytest.importorskip("llguidance", reason="pip install 'rusty-r2[train]'")
+    config = LoopConfig(
+        name="own", base="rusty", method="ppo", source=demo.write(tmp_path, "demo"), out=tmp_path / "loop",
+        max_steps=6, tasks=1, device="cpu",
+    )  # fmt: skip
+    done = go(config)
+    assert done.label == "own@1" and done.facts["gate"]["measured"][0]["new"]["total"] == 1
+    assert Registry().version("own", 1).lineage["method"] == "ppo"
+    asked = json.loads(next((tmp_path / "loop").glob("round-001/*-train/run/config.json")).read_text())
+    assert asked["num_steps"] == asked["total_timesteps"] == 6
