@@ -14,6 +14,7 @@ is. Playing is agent/players.py, tensors are buffer.py, the run's folder and its
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -56,8 +57,8 @@ class PPOConfig:
     """between trusting the value head (0) and what really happened (1)"""
     clip_eps: float = 0.2
     """how far the new policy may move from the one that acted, and the value head from what it said"""
-    ent_coef: float = 0.003
-    """weight of the entropy bonus"""
+    ent_coef: float = 0.0
+    """weight of the entropy bonus; it lifts every word that is not said, right or wrong"""
     vf_coef: float = 0.5
     """weight of the value loss"""
     kl_coef: float = 0.02
@@ -148,12 +149,22 @@ def gae(rewards: Array, values: Array, *, gamma: float, lam: float) -> Array:
     return advantages
 
 
-def group_advantages(totals: Array, size: int) -> Array:
-    """Each episode's total against the others of its task: standard scores; 0 where all are alike."""
-    groups = totals.reshape(-1, size)
+def group_advantages(totals: Array, tokens: Array, size: int) -> Array:
+    """Each episode's total against the others of its task, in standard deviations; 0 where all are alike.
+
+    They are compared with the mean of their tokens, not of the episodes (Hao et al. 2025, arXiv:2505.23585):
+    failures are long, and with the other mean most tokens would be pushed down, and all other words up.
+    """
+    groups, lengths = totals.reshape(-1, size), tokens.reshape(-1, size)
     spread = groups.std(1, keepdims=True)
-    score: Array = np.where(spread > 1e-6, (groups - groups.mean(1, keepdims=True)) / (spread + 1e-6), 0.0)
+    mean = (groups * lengths).sum(1, keepdims=True) / lengths.sum(1, keepdims=True)
+    score: Array = np.where(spread > 1e-6, (groups - mean) / (spread + 1e-6), 0.0)
     return score.reshape(-1).astype(np.float32)
+
+
+def to_come(rewards: Sequence[Array]) -> float:
+    """What was still to be earned at a choice, on average: what a value head should say at first."""
+    return float(np.concatenate([np.cumsum(reward[::-1]) for reward in rewards]).mean())
 
 
 def judge(buffer: RolloutBuffer, config: PPOConfig) -> dict[str, float]:
@@ -179,11 +190,12 @@ def judge(buffer: RolloutBuffer, config: PPOConfig) -> dict[str, float]:
 def _spread_groups(buffer: RolloutBuffer, totals: Array, by_number: dict[int, int], size: int) -> float:
     """Give every token of an episode its group's score; the share of groups that taught nothing."""
     flat, groups, spans = 0, 0, buffer.spans()
+    tokens = np.array([span.stop - span.start for span in spans], np.float32)
     first = min(by_number) // size * size
     for start in range(first, max(by_number) + 1, size):
         rows = [by_number[number] for number in range(start, start + size) if number in by_number]
         if len(rows) > 1:  # a masked episode leaves its group smaller
-            scores = group_advantages(totals[rows], len(rows))
+            scores = group_advantages(totals[rows], tokens[rows], len(rows))
             groups, flat = groups + 1, flat + (not scores.any())
             for row, score in zip(rows, scores, strict=True):
                 buffer.advantage[spans[row]] = score

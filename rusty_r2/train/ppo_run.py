@@ -41,7 +41,7 @@ from rusty_r2.train import heldout
 from rusty_r2.train.buffer import RolloutBuffer
 from rusty_r2.train.loop import Stop
 from rusty_r2.train.optim import Descent, groups, learning_rate, optimizer
-from rusty_r2.train.ppo import PPOConfig
+from rusty_r2.train.ppo import PPOConfig, to_come
 from rusty_r2.train.progress import Progress
 from rusty_r2.train.session import choose_device
 
@@ -57,6 +57,8 @@ HEAVIEST = 2.0
 """weight a token may get for being likelier under the trained weights than under the playing ones"""
 ROWS = {"cpu": 16, "cuda": 256}
 """episodes that are scored at once, by device"""
+FAINT = 1e-5
+"""gradients below this make small steps: else Adam moves words that are never said as fast as the others"""
 RESERVE = 5.0
 """seconds kept for saving and going, of --max-minutes"""
 STATE = "ppo.json"
@@ -120,6 +122,8 @@ class Training:
             resumed or self.config.init_checkpoint, device=self.device, dtype=torch.float32
         ).eval()  # no dropout: the update must score what the rollout sampled
         adamw = optimizer("adamw", groups(self.model, weight_decay=0.0, layer_lr=False), betas=(0.9, 0.95))
+        for group in adamw.param_groups:
+            group["eps"] = FAINT
         self.descent = Descent(adamw, clip=self.config.max_grad_norm)
         if resumed is not None:
             self._restore(resumed)
@@ -187,6 +191,7 @@ class Training:
             raise TrainingError("the sandbox failed in every episode of a round. Type: rusty doctor")
         self._show(number, episodes)
         scoring = time.perf_counter()
+        self._first_guess(buffer)
         self._score(buffer)
         told |= {"time/tasks_s": drawn - began, "time/score_s": time.perf_counter() - scoring}
         told["time/tokens_per_s"] = told["play/tokens"] / took
@@ -270,6 +275,17 @@ class Training:
                 self.model, weights=self.config.rollout_weights, device=self.device
             )
         return self.engine
+
+    @torch.no_grad()
+    def _first_guess(self, buffer: RolloutBuffer) -> None:
+        """A value head that was never trained says what is to come on average, not that nothing is.
+
+        Else every early token of a reply would seem worse than its end, whatever comes of it.
+        """
+        if not self.model.value_head.weight.any():
+            guess = to_come(buffer.rewards())
+            self.model.value_head.bias.fill_(guess)
+            buffer.value[:] = guess
 
     @torch.no_grad()
     def _score(self, buffer: RolloutBuffer) -> None:

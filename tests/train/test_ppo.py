@@ -23,7 +23,7 @@ from rusty_r2.lm.sampling import Sampling  # noqa: E402
 from rusty_r2.lm.tokenizer import VOCAB, Tokenizer  # noqa: E402
 from rusty_r2.train import ppo  # noqa: E402
 from rusty_r2.train.buffer import Batch, Choices, RolloutBuffer  # noqa: E402
-from rusty_r2.train.ppo import PPOConfig, gae, group_advantages, judge, ppo_loss  # noqa: E402
+from rusty_r2.train.ppo import PPOConfig, gae, group_advantages, judge, ppo_loss, to_come  # noqa: E402
 
 NOWHERE = Path("nowhere")
 numbers = st.floats(-3, 3, width=32)
@@ -41,8 +41,22 @@ def test_gae_is_its_definition(pairs, gamma, lam):
 
 
 def test_group_advantages_compare_like_with_like():
-    scores = group_advantages(np.array([0, 1, 0, 1, 5, 5, 5, 5], np.float32), 4)
+    totals, alike = np.array([0, 1, 0, 1, 5, 5, 5, 5], np.float32), np.full(8, 30, np.float32)
+    scores = group_advantages(totals, alike, 4)
     assert scores[:4] == pytest.approx([-1, 1, -1, 1], abs=1e-4) and not scores[4:].any()
+
+
+@given(st.lists(st.tuples(numbers, st.integers(1, 400)), min_size=2, max_size=8))
+def test_long_failures_do_not_push_the_mean_token_down(pairs):
+    totals, tokens = (np.array(side, np.float32) for side in zip(*pairs, strict=True))
+    scores = group_advantages(totals, tokens, len(totals))
+    assert (scores * tokens).sum() / tokens.sum() == pytest.approx(0, abs=1e-2)
+    order = np.argsort(totals, kind="stable")
+    assert (np.diff(scores[order]) >= -1e-3).all()
+
+
+def test_what_is_to_come_is_what_every_choice_still_earned():
+    assert to_come([np.array([0, 0, 1], np.float32), np.array([-0.5, 1.5], np.float32)]) == pytest.approx(1.1)
 
 
 def random_batch(n=40, seed=0):
@@ -57,7 +71,7 @@ def random_batch(n=40, seed=0):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_clipped_loss_is_the_papers(seed):
     new, old = random_batch(seed=seed)
-    config = PPOConfig(init_checkpoint=NOWHERE, kl_coef=0.1)
+    config = PPOConfig(init_checkpoint=NOWHERE, ent_coef=0.01, kl_coef=0.1)
     loss, facts = ppo_loss(new, old, config)
     expected, eps = 0.0, config.clip_eps
     for i in range(len(new.logp)):
@@ -372,6 +386,25 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(start, tmp_path, advan
     a, b = weights_of(whole / "step_000002"), weights_of(tmp_path / "half" / "step_000002")
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not all(torch.equal(a[name], weights_of(start)[name]) for name in a)
+
+
+def test_a_value_head_that_was_never_trained_begins_with_the_mean(tokenizer, tmp_path):
+    """Else, with nothing expected, the first words of every reply are punished for being early."""
+    model = lively_model(len(tokenizer))
+    torch.nn.init.zeros_(model.value_head.weight)
+    torch.nn.init.zeros_(model.value_head.bias)
+    plain = checkpoint.save(tmp_path / "plain", model, tokenizer=VOCAB)
+    from rusty_r2.train.ppo_run import Training
+
+    config = PPOConfig(init_checkpoint=plain, checkpoints_dir=tmp_path / "run", **SMALL)
+    with Training(config) as training:
+        buffer, _ = training.play(1)
+        expected = to_come(buffer.rewards())
+        assert expected != 0 and float(training.model.value_head.bias.detach()) == pytest.approx(expected)
+        assert buffer.value == pytest.approx(expected)
+        training.model.value_head.weight.data += 0.01
+        again, _ = training.play(2)
+        assert float(training.model.value_head.bias.detach()) == pytest.approx(expected) and np.ptp(again.value) > 0
 
 
 def test_bad_input_is_one_clear_line(start, tmp_path):
