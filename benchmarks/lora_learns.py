@@ -411,7 +411,7 @@ def results(options: Options, place: Any) -> None:
     _, low, high = (100 * number for number in lines[0]["sampled"]["passed"]["before"])
     place.axhspan(low, high, color="tab:gray", alpha=0.3)
     place.set_xticks(range(len(lines)), [f"{line['method']} {line['seed']}" for line in lines], rotation=90)
-    place.set(title="held-out tasks solved, % (gray: warm start)", ylim=(0, 100))
+    place.set(title="held-out tasks solved, %", ylim=(0, 100))
 
 
 if __name__ == "__main__":
