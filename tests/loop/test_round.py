@@ -178,6 +178,7 @@ def test_our_own_model_goes_round_too(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_our_own_model_practises_in_a_round(tmp_path, capsys):
     """`--method ppo`: the shipped model plays in the gym, and what came of it is tried, kept and named."""
     pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
