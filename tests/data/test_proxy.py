@@ -161,8 +161,10 @@ def test_a_server_that_is_not_there(tmp_path):
 
 def test_ctrl_c_ends_it_and_keeps_what_is_open(serving):
     *_, model = serving
-    code = "from rusty_r2.data.proxy import *; import sys; print(proxy(ProxyConfig(sys.argv[1], port=0)))"
-    words = [sys.executable, "-c", code, f"http://127.0.0.1:{model}/v1"]
+    # a shell may have started these tests with Ctrl-C ignored, which children inherit
+    heard = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = "from rusty_r2.data.proxy import *; print(proxy(ProxyConfig(sys.argv[1], port=0)))"
+    words = [sys.executable, "-c", heard + code, f"http://127.0.0.1:{model}/v1"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as person:
         port = int(re.search(r"127\.0\.0\.1:(\d+)/v1", person.stdout.readline())[1])
         ask(port, USER)

@@ -18,7 +18,7 @@ from rusty_r2.gym import hacks
 from rusty_r2.gym.sandbox import Limits, open_sandbox, probe
 from rusty_r2.gym.verdict import judge
 
-SHORT = Limits(wall_s=2, cpu_s=1, mem_process=512 << 20, mem_tree=512 << 20)
+SHORT = Limits(wall_s=5, cpu_s=1, mem_process=512 << 20, mem_tree=512 << 20)
 LEVELS = [report.name for report in probe() if report.available and report.name != "off"]
 BATTERY = {hack.name: hack for hack in hacks.battery()}
 REACHING = (
