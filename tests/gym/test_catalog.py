@@ -7,24 +7,14 @@ from dataclasses import replace
 import pytest
 
 from rusty_r2.cli import main
-from rusty_r2.errors import SandboxError, TaskError
+from rusty_r2.errors import TaskError
 from rusty_r2.gym import catalog
 from rusty_r2.gym.families import FAMILIES, fingerprint
 from rusty_r2.gym.proof import faults, gold, lint
-from rusty_r2.gym.sandbox import open_sandbox
 from rusty_r2.protocol import Cmd, Edit, Msg
 from rusty_r2.task import Calls, Case, Code, Task, Tree
 
-
-def can_confine() -> bool:
-    try:
-        open_sandbox().close()
-    except SandboxError:
-        return False
-    return True
-
-
-needs_sandbox = pytest.mark.skipif(not can_confine(), reason="no sandbox level works on this machine")
+needs_sandbox = pytest.mark.usefixtures("confined")
 
 
 def test_tasks_are_different_and_the_same_every_time():

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rusty_r2.errors import ConfigError, SandboxError, TaskError
+from rusty_r2.errors import ConfigError, TaskError
 from rusty_r2.gym.env import CodingEnv, EnvConfig, clip
-from rusty_r2.gym.sandbox import open_sandbox, probe
+from rusty_r2.gym.sandbox import probe
 from rusty_r2.gym.verdict import judge
 from rusty_r2.protocol import Cmd, Edit, Msg, render
 from rusty_r2.task import Calls, Case, Code, Task, Tree
@@ -33,15 +33,7 @@ MOVE = Task(
 COUNT = Task("count", "How many lines?", Tree(answer="3"), {"a.txt": "x\ny\nz\n"})
 
 
-def can_confine() -> bool:
-    try:
-        open_sandbox().close()
-    except SandboxError:
-        return False
-    return True
-
-
-needs_sandbox = pytest.mark.skipif(not can_confine(), reason="no sandbox level works on this machine")
+needs_sandbox = pytest.mark.usefixtures("confined")
 pytestmark = needs_sandbox
 
 

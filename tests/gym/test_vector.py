@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rusty_r2.errors import SandboxError, TaskError
+from rusty_r2.errors import TaskError
 from rusty_r2.gym import catalog
 from rusty_r2.gym.env import CodingEnv
 from rusty_r2.gym.proof import gold
-from rusty_r2.gym.sandbox import open_sandbox
 from rusty_r2.gym.vector import VectorEnv
 from rusty_r2.protocol import Cmd, Edit, Msg, render
 from rusty_r2.task import Task, Tree
@@ -18,15 +17,7 @@ from rusty_r2.task import Task, Tree
 NAPPING = Task("nap", "Rename a.txt to b.txt.", Tree({"a.txt": None, "b.txt": "1\n"}), {"a.txt": "1\n"})
 
 
-def can_confine() -> bool:
-    try:
-        open_sandbox().close()
-    except SandboxError:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not can_confine(), reason="no sandbox level works on this machine")
+pytestmark = pytest.mark.usefixtures("confined")
 
 
 def run(command: str) -> str:
