@@ -116,6 +116,8 @@ class PPOConfig:
         for name in ("total_timesteps", "num_steps", "ppo_epochs", "num_minibatches", "slots", "max_turns"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name} must be at least 1, not {getattr(self, name)}")
+        if self.max_minutes < 0:
+            raise ConfigError(f"--max-minutes is 0 (no limit) or more, not {self.max_minutes}")
         if self.temperature <= 0:
             raise ConfigError("--temperature must be above 0: a policy that cannot vary cannot learn")
         if self.advantage == "group" and (self.group_size < 2 or self.episodes % self.group_size):

@@ -409,6 +409,8 @@ def test_a_value_head_that_was_never_trained_begins_with_the_mean(tokenizer, tmp
 
 
 def test_bad_input_is_one_clear_line(start, tmp_path):
+    with pytest.raises(ConfigError, match="--max-minutes"):
+        PPOConfig(init_checkpoint=NOWHERE, max_minutes=-1)
     with pytest.raises(CheckpointError, match="rusty train supervised"):
         ppo.train(PPOConfig(init_checkpoint=tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="--num-steps"):
