@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """What of this host a payload gets to see, and as whom it runs. Shared by all levels, on the supervisor's
-side.
+side. What stays the same as long as this process is looked up once, not for every sandbox.
 
 Started by root, payloads run as another user. At `ns` the spawner opens an interpreter in root's own
 folders before it steps down; the other levels cannot, and take one that everybody can reach.
@@ -12,6 +12,8 @@ import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 
 from rusty_r2.errors import SandboxError
@@ -39,7 +41,7 @@ def names() -> dict[str, str]:
 
 def identity() -> tuple[int, int]:
     """The host uid and gid of payloads: ours, but never root's."""
-    other = _other_id() if os.geteuid() == 0 else None
+    other = _other_id(os.getpid()) if os.geteuid() == 0 else None
     return (os.geteuid(), os.getegid()) if other is None else (other, other)
 
 
@@ -48,23 +50,25 @@ def steps_down() -> bool:
     return identity()[0] != os.geteuid()
 
 
-def _other_id() -> int | None:
+@lru_cache(maxsize=1)
+def _other_id(pid: int) -> int | None:
     """An id this user namespace knows; None where root is the only one, and so an ordinary user outside."""
     ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    for wanted in (STRANGERS + os.getpid(), NOBODY):
+    for wanted in (STRANGERS + pid, NOBODY):
         if any(int(first) <= wanted < int(first) + int(count) for first, _, count in ranges):
             return wanted
     return None
 
 
-def interpreter_paths() -> list[str]:
+@cache
+def interpreter_paths() -> tuple[str, ...]:
     """Where this Python's own files are; site packages of a virtual environment are not among them."""
     base = Path(sys.base_prefix).resolve()
     if Path("/usr") in (base, *base.parents):
-        return []
+        return ()
     if base in (Path("/"), Path.home()) or base in Path.home().parents:
-        return [sysconfig.get_path("stdlib"), python()]
-    return [str(base)]
+        return sysconfig.get_path("stdlib"), python()
+    return (str(base),)
 
 
 def reachable_paths() -> list[str]:
@@ -76,6 +80,7 @@ def _reachable(path: Path) -> bool:
     return not steps_down() or all(folder.stat().st_mode & 0o001 for folder in path.parents)
 
 
+@cache
 def python() -> str:
     """The real interpreter: not a shim, not the link of a virtual environment."""
     return str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
@@ -93,12 +98,13 @@ def reachable_python() -> str:
     return system
 
 
+@cache
 def package_root() -> str:
     """Our own package holds gold solutions: payloads must not see it."""
     return str(Path(__file__).resolve().parents[2])
 
 
-def environment(home: str, temporary: str, interpreter: list[str]) -> dict[str, str]:
+def environment(home: str, temporary: str, interpreter: Sequence[str]) -> dict[str, str]:
     """The whole environment of a payload; nothing is inherited."""
     own = [f"{path}/bin" for path in interpreter if Path(path, "bin").is_dir()]
     path = ":".join([*own, "/usr/local/bin", "/usr/bin", "/bin"])
