@@ -3,7 +3,9 @@
 
 `redact` returns the text with each secret replaced by `[redacted:KIND]` and how many there were.
 Hashes, ids and ordinary code survive: a value without a known shape must stand beside a word such
-as password or token, or look random in a way that hexadecimal never does.
+as password or token, or look random in a way that hexadecimal never does. In plain data (`redact_all`)
+the word may be the value's key, or the flag before it in a list. Inside JSON inside a text (the replies of
+our own protocol) quotes stand behind backslashes; what is cut leaves that JSON whole.
 """
 
 from __future__ import annotations
@@ -33,20 +35,30 @@ _SHAPE = re.compile(
     "|".join(f"(?P<{kind.replace('-', '_')}>{shape})" for kind, shape in _SHAPES.items()), re.S
 )
 _URL = re.compile(
-    r"(?P<before>\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@'\"]{0,128}:)(?P<secret>[^\s@'\"]{1,256})(?=@)", re.I
+    r"(?P<before>\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@'\"]{0,128}:)"
+    r"(?P<secret>[^\s/'\"]{1,256}(?=@)|[^\s@'\"]{1,256}(?=@))",
+    re.I,
 )
 _BEARER = re.compile(r"(?P<before>\b(?:bearer|basic)\s+)(?P<secret>[A-Za-z0-9+/._~-]{12,}=*)", re.I)
+_TELLING = r"(?:passw(?:or)?d|passphrase|secret|token(?!i[sz])|(?:api|access|account)[_-]?key|credential)"
 _NAMED = re.compile(
-    r"""(?P<before>(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|credential)[\w-]{0,40}
-        ["']?\s*(?::|=|:=|\s--?\s)\s*)(?P<quote>["']?)(?P<secret>[^\s"',;)}\]]{6,512})""",
+    rf"""(?P<before>{_TELLING}[\w-]{{0,40}}\\{{0,3}}["']?\s*(?::|=|:=|\s--?\s)\s*)(?P<quote>\\{{0,3}}["']?)
+        (?P<secret>(?:[^\s"',;)}}\]\\]|\\(?!["'nrt\\])){{6,512}})""",
     re.I | re.X,
 )
+_KEY = re.compile(rf"(?:.*[\W_])?(?:{_TELLING}|authorization)(?:[\W_]\w*)?", re.I | re.S)
+_ARGUMENT = re.compile(r"--?(?:password|passwd|token|api-key|secret)")
 _FLAG = re.compile(
-    r"(?P<before>(?:^|\s)--?(?:password|passwd|token|api-key|secret)[= ])(?P<secret>[^\s-][^\s]{3,256})"
+    rf"""(?P<before>(?:^|\s){_ARGUMENT.pattern}[= ]\\{{0,3}}["']?)(?P<secret>[^\s"'\\-][^\s"'\\]{{3,256}})"""
 )
 _RANDOM = re.compile(r"(?<![A-Za-z0-9+/_=.-])[A-Za-z0-9+/_-]{32,512}={0,2}(?![A-Za-z0-9+/_=-])")
+_LOGIN = re.compile(
+    r"""(?P<before>\bcurl\s[^\n|;]{0,200}?(?:-u|--user)[= ]?\\{0,3}["']?[^\s:"'\\]{1,64}:)"""
+    r"""(?P<secret>[^\s"'\\]{4,256})"""
+)
 _PLACEHOLDER = re.compile(
-    r"[\[<{$]|\.\.\.|x{4,}|\*{3}|your|example|changeme|none|null|true|false|os\.|self\.|get", re.I
+    r"^[\[<{$(]|\$[{(]|\.\.\.|x{4,}|\*{3}|your|example|changeme|^(?:none|null|true|false|os\.|self\.|get)",
+    re.I,
 )
 
 
@@ -62,9 +74,8 @@ def redact(text: str) -> tuple[str, int]:
         return f"{before}[redacted:{kind}]"
 
     def named(match: re.Match[str]) -> str:
-        if _PLACEHOLDER.search(match["secret"]) or not _looks_secret(match["secret"]):
-            return match[0]
-        return cut("named", match["before"] + match["quote"])
+        found = _looks_secret(match["secret"])
+        return cut("named", match["before"] + match["quote"]) if found else match[0]
 
     def flag(match: re.Match[str]) -> str:
         stand_in = match["secret"].isupper() or _PLACEHOLDER.search(match["secret"])
@@ -73,21 +84,24 @@ def redact(text: str) -> tuple[str, int]:
     text = _SHAPE.sub(lambda m: cut((m.lastgroup or "secret").replace("_", "-")), text)
     text = _URL.sub(lambda m: m[0] if _PLACEHOLDER.match(m["secret"]) else cut("url", m["before"]), text)
     text = _BEARER.sub(lambda m: cut("bearer", m["before"]), text)
+    text = _LOGIN.sub(lambda m: m[0] if _PLACEHOLDER.match(m["secret"]) else cut("login", m["before"]), text)
     text = _NAMED.sub(named, text)
     text = _FLAG.sub(flag, text)
     text = _RANDOM.sub(lambda m: cut("random") if _looks_random(m[0]) else m[0], text)
     return text, count
 
 
-def redact_all(value: Any) -> tuple[Any, int]:
-    """The same for every string in plain data (dicts, lists, tuples), keys excepted."""
+def redact_all(value: Any, key: Any = "") -> tuple[Any, int]:
+    """The same for every string in plain data (dicts, lists, tuples), keys excepted; `key` is its name."""
     if isinstance(value, str):
-        return redact(value)
+        named = isinstance(key, str) and _KEY.fullmatch(key) and not re.search(r"\s", value)
+        return ("[redacted:named]", 1) if named and _looks_secret(value) else redact(value)
     if isinstance(value, dict):
-        parts = {key: redact_all(item) for key, item in value.items()}
-        return {key: part for key, (part, _) in parts.items()}, sum(n for _, n in parts.values())
+        parts = {name: redact_all(item, name) for name, item in value.items()}
+        return {name: part for name, (part, _) in parts.items()}, sum(n for _, n in parts.values())
     if isinstance(value, (list, tuple)):
-        items = [redact_all(item) for item in value]
+        names = [key, *(one if isinstance(one, str) and _ARGUMENT.fullmatch(one) else key for one in value)]
+        items = [redact_all(item, name) for item, name in zip(value, names, strict=False)]
         return type(value)(part for part, _ in items), sum(n for _, n in items)
     return value, 0
 
@@ -100,6 +114,8 @@ def entropy(text: str) -> float:
 
 def _looks_secret(value: str) -> bool:
     """Beside a telling name: anything with digits or marks among letters, or long enough to be no word."""
+    if len(value) < 6 or _PLACEHOLDER.search(value):
+        return False
     mixed = bool(re.search(r"[A-Za-z]", value)) and bool(re.search(r"[0-9!@#$%^&*+/=_-]", value))
     return (mixed or len(value) >= 16) and not re.fullmatch(r"[\w.]+\(.*", value) and entropy(value) >= 2.0
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rusty_r2.errors import TraceError
-from rusty_r2.protocol import Cmd, Msg, render
-from rusty_r2.redact import redact
+from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
+from rusty_r2.redact import redact, redact_all
 from rusty_r2.trace import ExecutionTrace, ReasoningStep, Step, ToolCallTrace, new_id
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -133,6 +133,11 @@ PEM = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEow\nabc\n-----END RSA PRIVATE "
         ("MY_API_KEY=zx81spectrum48k", "zx81spectrum48k"),
         ("mysql --password=tr0ub4dor", "tr0ub4dor"),
         ("blob Zk3vQ9xT7bL2mN8pR4sW6yA1cE5gJ0hUfD", "Zk3vQ9xT7bL2mN8pR4sW6yA1cE5gJ0hUfD"),
+        ("postgres://bob:hunt@er22@db/x", "er22"),
+        ("curl -s -u bob:hunter22 https://host/x", "hunter22"),
+        ("PASSWORD=P@$$w0rd1", "w0rd1"),
+        ("password: hunter22getaway", "hunter22getaway"),
+        ("AccountKey=abcd1234/abcd1234+abcd1234==", "abcd1234+abcd1234"),
     ],
 )
 def test_secrets_are_cut_out_and_counted(text, secret):
@@ -154,6 +159,10 @@ def test_secrets_are_cut_out_and_counted(text, secret):
         "/usr/lib/python3/dist-packages/setuptools/command/build_clib.py",
         "--token TOKEN",
         "api_key=YOUR_API_KEY",
+        "tokenizer = AutoTokenizer.from_pretrained('llama-3.2-1b')",
+        "tokenizer_path: models/llama-3.2-1b",
+        "password = getpass.getpass()",
+        "docker run -u 1000:1000 image",
     ],
 )
 def test_ordinary_text_survives(text):
@@ -175,6 +184,57 @@ def test_redaction_reaches_every_part_and_drops_the_tokens_of_a_changed_reply():
     assert clean.steps[0].token_ids == [] and clean.steps[1].token_ids == [3]
 
 
+@pytest.mark.parametrize(
+    "action",
+    [
+        Edit("c.py", 'PASSWORD = "hunter22-x"\nprint(1)\n'),
+        Edit("c.json", '{"api_key": "hunter22-x"}'),
+        Cmd("mysql --password hunter22-x"),
+        Cmd('mysql --password "hunter22-x"'),
+        Cmd("export TOKEN='hunter22-x'\nrun"),
+        Cmd('curl -u "bob:hunter22-x" https://host'),
+        Msg('the password: "hunter22-x"; say it to nobody'),
+    ],
+)
+def test_a_secret_in_a_reply_is_cut_out_and_the_reply_stays_the_same_action(action):
+    clean, count = redact(render(action))
+    assert count == 1 and "hunter22" not in clean
+    kept = parse(clean)
+    assert type(kept) is type(action)
+    for before, after in zip(vars(action).values(), vars(kept).values(), strict=True):
+        assert after == before or after.split("[redacted:")[0] == before.split("hunter22")[0]
+        assert after.split("]")[-1] == before.split("hunter22-x")[-1]
+
+
+@pytest.mark.parametrize(
+    ("data", "secret"),
+    [
+        ({"password": "hunter22-x"}, "hunter22"),
+        ({"env": {"DB_PASSWORD": "hunter22-x"}}, "hunter22"),
+        ({"headers": {"x-api-key": "0123456789abcdef"}}, "0123456789abcdef"),
+        ({"Authorization": "dXNlcjpodW50ZXIyMg=="}, "dXNlcjpodW50ZXIyMg"),
+        ({"argv": ["mysql", "--password", "hunter22-x"]}, "hunter22"),
+        ({"tokens": ["hunter22-x"], "token": ["hunter22-y"]}, "hunter22-y"),
+    ],
+)
+def test_in_plain_data_the_key_or_the_flag_gives_a_secret_away(data, secret):
+    clean, count = redact_all(data)
+    assert count == 1 and secret not in json.dumps(clean)
+    assert redact_all(clean) == (clean, 0)
+
+
+def test_keys_that_only_sound_like_secrets_hide_nothing():
+    data = {
+        "max_tokens": "12-34-56",
+        "tokenizer": "llama-3.2-1b",
+        "secretary": "bob-the-2nd",
+        "token": "none",
+        "password": "<password>",
+        "eos_token": "<|im_end|>",
+    }
+    assert redact_all(data) == (data, 0)
+
+
 def test_redaction_is_linear_in_its_input():
     for text in (
         "a" * 300_000,
@@ -182,5 +242,8 @@ def test_redaction_is_linear_in_its_input():
         "https://" * 30_000,
         "-----BEGIN PRIVATE KEY-----" * 3_000,
         "=" * 200_000,
+        "password=" + "\\" * 200_000,
+        "curl -u " * 30_000,
+        "ftp://a:" + "@" * 200_000,
     ):
         redact(text)
