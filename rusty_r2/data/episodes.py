@@ -15,12 +15,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,11 @@ from rusty_r2.data.functions import functions
 from rusty_r2.data.lessons import lessons, vocabulary
 from rusty_r2.data.meter import Meter
 from rusty_r2.data.near import NearHeldOut, pair_of
-from rusty_r2.data.played import asked, play, repairs
+from rusty_r2.data.played import Chances, asked, play, repairs
 from rusty_r2.data.sources import documents_of
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.gym import catalog
+from rusty_r2.gym.farm import cores
 from rusty_r2.gym.shown import Shown
 from rusty_r2.lm.documents import Document, files_below, is_jsonl, records
 from rusty_r2.lm.tokenizer import Tokenizer
@@ -89,12 +90,10 @@ class EpisodesConfig:
 def build(config: EpisodesConfig) -> str:
     """Make an episodes file."""
     pools = Pools(config.seed)
-    held = NearHeldOut.of([] if config.keep_near else _sources(config))
     with Meter() as meter:
-        for episode, weight in collect(config, held):
+        held = NearHeldOut.of([] if config.keep_near else _sources(config))
+        for episode, weight in collect(config, held, meter):
             pools.add(episode, weight)
-            if pools.size % 200 == 0:
-                meter.show(f"{pools.size:,} episodes made")
     rng = random.Random(f"{config.seed}/after")
     some = int(config.count * SHARES["REPAIR"]) // 3
     single = [pools.draw(kind, some, rng) for kind in ("CMD", "MSG", "EDIT")]
@@ -152,23 +151,24 @@ class Pools:
         return [one for kind, pool in ranked.items() for _, _, one in pool[: taken[kind]]]
 
 
-def collect(config: EpisodesConfig, held: NearHeldOut) -> Iterator[tuple[Episode, float]]:
+def collect(config: EpisodesConfig, held: NearHeldOut, meter: Meter) -> Iterator[tuple[Episode, float]]:
     """Every episode that can be made, with its weight in the mix; no pair that is near what is held out."""
     rng = random.Random(f"{config.seed}/collect")
-    workers = config.workers or os.cpu_count() or 1
     some = Shown(config.shown_families, config.shown_wordings)
+    playing = partial(play, seed=config.seed, workers=config.workers or cores(), chances=Chances.among(some))
     if config.gym:  # first: what can fail on a machine should fail early
         tasks = catalog.tasks("train", seed=config.seed, count=config.gym, some=some)
-        yield from _weigh(play(tasks, seed=config.seed, source="gym", workers=workers, some=some), 50.0)
+        yield from _weigh(meter.track(playing(tasks, source="gym"), "gym tasks played", config.gym), 50.0)
     if config.lessons:
-        names = vocabulary(Tokenizer.load())
-        yield from _weigh(lessons(names, config.lessons, seed=config.seed), 10.0)
+        made = lessons(vocabulary(Tokenizer.load()), config.lessons, seed=config.seed)
+        yield from _weigh(meter.track(made, "lessons", config.lessons), 10.0)
     yield from _weigh(voice.small_talk(rng), 1.5)
     yield from _weigh(voice.refusals(), 1.0)
     for path in _sources(config):
-        yield from from_file(path, rng, held, seed=config.seed, workers=workers, some=some)
+        yield from meter.track(from_file(path, rng, held, playing), path.name)
     for source in config.code:
-        yield from _weigh(itertools.islice(_from_code(source, rng), config.functions), 1.0)
+        code = itertools.islice(_from_code(source, rng), config.functions)
+        yield from _weigh(meter.track(code, f"functions of {source}", config.functions), 1.0)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Origin:
 
 
 def from_file(
-    path: Path, rng: random.Random, held: NearHeldOut, *, seed: int, workers: int, some: Shown
+    path: Path, rng: random.Random, held: NearHeldOut, playing: Callable[..., Iterator[Episode]]
 ) -> Iterator[tuple[Episode, float]]:
     """The episodes of one JSONL file, whatever its rows are."""
     origin = Origin.of(path)
@@ -200,8 +200,7 @@ def from_file(
         untested = (asked(task, source, licence) for task in tasks if not coding.is_played(task))
         yield from _weigh(untested, 3.0)
         tested = (task for task in tasks if coding.is_played(task))
-        played = play(tested, seed=seed, source=source, licence=licence, workers=workers, some=some)
-        yield from _weigh(played, 5.0)
+        yield from _weigh(playing(tested, source=source, licence=licence), 5.0)
         return
     told: set[str] = set()
     for number, row in enumerate(records(path), 1):

@@ -1,28 +1,63 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""A line that moves while data is made, where somebody is looking; silent in logs and pipes."""
+"""How far the making of data is: a line that moves where somebody is looking, one now and then in a log.
+
+with Meter() as meter:
+    meter.show("reading")
+    for episode in meter.track(episodes, "gym tasks played", total=12_000):    # with speed and time left
+        ...
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+IN_A_LOG_S = 30.0
+"""seconds between two lines where nobody is looking"""
+LOOKED_AT_S = 0.1
 
 
 class Meter:
-    """`with Meter() as meter: meter.show("1,024 documents")`"""
-
     def __enter__(self) -> Meter:
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         console = Console(stderr=True)
-        self._bars = Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True)
+        self._seen = sys.stderr.isatty()
+        self._bars = Progress(*columns, console=console, disable=not self._seen, transient=True)
         self._bars.__enter__()
         self._task = self._bars.add_task("reading", total=None)
+        self._due = time.monotonic() + (0.0 if self._seen else IN_A_LOG_S)
         return self
 
     def __exit__(self, *why: Any) -> None:
         self._bars.__exit__(*why)
 
     def show(self, text: str) -> None:
-        self._bars.update(self._task, description=text)
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + (LOOKED_AT_S if self._seen else IN_A_LOG_S)
+        if self._seen:
+            self._bars.update(self._task, description=text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def track(self, items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+        """The items as they come, counted."""
+        began = time.monotonic()
+        self.show(what)
+        for done, item in enumerate(items, 1):
+            yield item
+            speed = done / max(1e-3, time.monotonic() - began)
+            self.show(f"{what}: {done:,}{_of(done, total, speed)}, {speed:,.1f} a second")
+
+
+def _of(done: int, total: int | None, speed: float) -> str:
+    if total is None:
+        return ""
+    seconds = max(0, total - done) / speed
+    return f" of {total:,}, {f'{seconds / 60:.0f} min' if seconds > 90 else f'{seconds:.0f} s'} left"

@@ -3,26 +3,28 @@
 
 Observations are therefore exactly what PPO and the terminal show. Now and then Rusty first makes a mistake
 (a wrong edit, a reply that is no action, a message too early) and puts it right; the mistake is in the
-episode but not learned. An episode that does not end with passing tests is thrown away.
+episode but not learned. An episode that does not end with passing tests is thrown away. They are played side
+by side, in threads or on many cores in processes (gym/farm.py), and come out in the order of their tasks.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.data import voice
 from rusty_r2.data.episode import Episode, Turn, ask, say
-from rusty_r2.errors import DataError, ProtocolError
+from rusty_r2.errors import DataError, ProtocolError, SandboxError
 from rusty_r2.gym.env import CodingEnv, EnvConfig, asks, opening
 from rusty_r2.gym.families import mutate
+from rusty_r2.gym.farm import WORTH, Farm, open_envs
 from rusty_r2.gym.proof import gold
 from rusty_r2.gym.shown import Shown
+from rusty_r2.gym.vector import Step, VectorEnv
 from rusty_r2.protocol import Action, Cmd, Edit, Msg, parse, render
 from rusty_r2.task import Task, Tree
 
@@ -38,7 +40,11 @@ MUTATIONS: dict[str, mutate.Mutation] = {
 EARLY = ("Done.", "Should work now.", "On it.", "That looks easy.", "Which file?", "Let me think.")
 TURNS = 8
 PATIENCE = 20
-"""tasks in a row that the sandbox failed before we say that it is broken"""
+"""tasks in a row that could not be played before we say that the sandbox is broken"""
+TRIES = 3
+"""of a task whose sandbox, or its process, fails"""
+SLOTS = 4
+"""tasks under way for each worker"""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,15 @@ class Chances:
     faults: tuple[mutate.Mutation, ...] = tuple(MUTATIONS.values())
     """what a wrong edit may have"""
 
+    @classmethod
+    def among(cls, some: Shown) -> Chances:
+        """The usual ones, with faults of families that are demonstrated alone."""
+        return cls(faults=tuple(way for name, way in MUTATIONS.items() if some.has(name)))
+
+
+Line = Generator[None, Step, Episode | None]
+"""the play of one task in one slot: it is sent what came of each reply, and returns the episode"""
+
 
 def play(
     tasks: Iterable[Task],
@@ -60,46 +75,92 @@ def play(
     source: str,
     licence: str = "AGPL-3.0-or-later",
     workers: int = 2,
-    some: Shown | None = None,
+    chances: Chances | None = None,
 ) -> Iterator[Episode]:
     """One episode a task, in the tasks' order; those that cannot be solved here are left out."""
-    local = threading.local()
-    faults = tuple(way for name, way in MUTATIONS.items() if some is None or some.has(name))
-
-    def one(task: Task) -> Episode | None:
-        if not hasattr(local, "env"):
-            local.env = CodingEnv([task], EnvConfig(max_turns=TURNS))
-        rng = random.Random(f"{seed}/{task.name}")
-        found = play_one(local.env, task, rng, Chances(faults=faults), source=source, licence=licence)
-        return found or play_one(local.env, task, rng, Chances(0, 0, 0, 0), source=source, licence=licence)
-
+    waiting = iter(tasks)
+    first = list(itertools.islice(waiting, max(WORTH, SLOTS * workers)))
+    if not first:
+        return
+    ways = (chances or Chances(), Chances(0, 0, 0, 0))
     missed = 0
-    with ThreadPoolExecutor(workers) as pool:
-        for batch in _batched(tasks, 64):
-            for episode in pool.map(one, batch):
-                missed = 0 if episode else missed + 1
-                if episode:
-                    yield episode
-                if missed > PATIENCE:
-                    raise DataError(f"{missed} tasks in a row could not be played. Type: rusty doctor")
+    with open_envs(len(first), EnvConfig(max_turns=TURNS), workers=workers) as envs:
+
+        def begin(slot: int, task: Task) -> Line:
+            attempt = partial(_attempt, envs, slot, task, source=source, licence=licence)
+            return _line(attempt, f"{seed}/{task.name}", ways)
+
+        for episode in _in_order(envs, itertools.chain(first, waiting), begin):
+            missed = 0 if episode else missed + 1
+            if episode:
+                yield episode
+            if missed > PATIENCE:
+                raise DataError(f"{missed} tasks in a row could not be played. Type: rusty doctor")
 
 
-def play_one(
-    env: CodingEnv, task: Task, rng: random.Random, chances: Chances, *, source: str, licence: str
-) -> Episode | None:
-    """Play one task; None where it did not end well."""
-    first, info = env.reset(options={"task": task})
+def _in_order(
+    envs: VectorEnv | Farm, tasks: Iterator[Task], begin: Callable[[int, Task], Line]
+) -> Iterator[Episode | None]:
+    """What came of each task, in the tasks' order, whichever ends first; a free slot takes the next one."""
+    numbered = enumerate(tasks)
+    free = list(range(len(envs)))
+    lines: dict[int, tuple[int, Line]] = {}
+    ended: dict[int, Episode | None] = {}
+    due = 0
+    while True:
+        for number, task in itertools.islice(numbered, len(free)):
+            slot = free.pop()
+            lines[slot] = number, begin(slot, task)
+            next(lines[slot][1])
+        if not lines:
+            return
+        for step in envs.poll():
+            number, line = lines[step.slot]
+            try:
+                line.send(step)
+            except StopIteration as end:
+                ended[number] = end.value
+                free.append(step.slot)
+                del lines[step.slot]
+        while due in ended:
+            yield ended.pop(due)
+            due += 1
+
+
+def _line(attempt: Callable[..., Line], key: str, ways: tuple[Chances, Chances]) -> Line:
+    """Play one task as chance will have it, or else plainly; None where neither ended well."""
+    for _ in range(TRIES):
+        rng = random.Random(key)
+        try:
+            return (yield from attempt(rng, ways[0])) or (yield from attempt(rng, ways[1]))
+        except SandboxError:
+            continue  # from the beginning: what came of it must not depend on the machine
+    return None
+
+
+def _attempt(
+    envs: VectorEnv | Farm,
+    slot: int,
+    task: Task,
+    rng: random.Random,
+    chances: Chances,
+    *,
+    source: str,
+    licence: str,
+) -> Line:
+    first, _ = envs.reset(slot, task)
     turns: list[Turn] = [("system", SYSTEM), ("user", first)]
     kind, script = _script(task, rng, chances)
-    over = False
+    step: Step | None = None
     for turn in script:
-        if over:
+        if step is not None and step.done:
             return None
-        seen, _, terminated, truncated, info = env.step(turn[1])
-        turns += [turn, ("observation", seen)]
-        over = terminated or truncated
-    env.close()
-    if not info["passed"] or info["masked"]:
+        envs.submit(slot, turn[1])
+        step = yield
+        if step.info["masked"]:
+            raise SandboxError(step.info["why"])
+        turns += [turn, ("observation", step.observation)]
+    if step is None or not step.info["passed"]:
         return None
     if asks(task):
         turns.pop()  # a message ends the turn: nobody answers it
@@ -184,12 +245,6 @@ def _wrong(
         if broken:
             return "assistant", render(Edit(first.path, rng.choice(broken))), False
     return None
-
-
-def _batched(tasks: Iterable[Task], size: int) -> Iterator[list[Task]]:
-    left = iter(tasks)
-    while batch := list(itertools.islice(left, size)):
-        yield batch
 
 
 def asked(task: Task, source: str, licence: str) -> Episode:

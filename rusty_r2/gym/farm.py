@@ -121,6 +121,7 @@ class Farm:
             try:
                 while line.poll():
                     finished.append(self.hands[lines[line]].hear())
+                    self._busy.discard(finished[-1].slot)  # if it dies now, this step is not lost
             except (EOFError, OSError):
                 finished += self._replace(lines[line])
         self._busy -= {step.slot for step in finished}
@@ -152,7 +153,8 @@ class Farm:
             self.hands[place].line.send((slot, what))
         except OSError:
             self._lost += self._replace(place)
-            self.hands[place].line.send((slot, what))
+            if isinstance(what, Task):  # a reply is among what was lost
+                self.hands[place].line.send((slot, what))
 
     def _replace(self, place: int) -> list[Step]:
         """Start a process in place of one that is gone; the steps it had under way, lost."""
@@ -161,6 +163,8 @@ class Farm:
             raise SandboxError(f"{DEATHS} processes of the gym have died. Type: rusty doctor")
         self.hands[place].close()
         slots = [slot for slot in self._busy if slot % len(self.hands) == place]
+        ended = self.hands[place].process.returncode
+        print(f"a process of the gym died (exit status {ended}); another takes its place", file=sys.stderr)
         self.hands[place] = Hand(self.config)
         known = {step.slot for step in self._lost}
         return [_lost(slot) for slot in slots if slot not in known]

@@ -13,15 +13,16 @@ import pytest
 pytest.importorskip("tokenizers", reason="needs the train extra")
 
 from rusty_r2.agent.prompt import SYSTEM
-from rusty_r2.data import coding, pairs, voice
+from rusty_r2.data import coding, pairs, played, voice
 from rusty_r2.data.episode import Episode, ask, from_record, read
 from rusty_r2.data.episodes import EpisodesConfig, Pools, build
 from rusty_r2.data.functions import functions
-from rusty_r2.data.played import MUTATIONS, Chances, malformed, play, play_one, repairs
+from rusty_r2.data.played import MUTATIONS, Chances, malformed, play, repairs
 from rusty_r2.errors import DataError, ProtocolError
-from rusty_r2.gym import catalog
+from rusty_r2.gym import catalog, farm
 from rusty_r2.gym.env import CodingEnv, EnvConfig, opening
 from rusty_r2.gym.families import FAMILIES
+from rusty_r2.gym.farm import open_envs
 from rusty_r2.gym.shown import Shown
 from rusty_r2.lm.documents import Document
 from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
@@ -124,13 +125,28 @@ def test_played_episodes_replay_to_the_same_observations() -> None:
             assert info["passed"]
 
 
+def test_processes_play_what_threads_play_even_where_one_dies(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tasks = list(catalog.tasks("train", seed=5, count=12))
+    expected = list(play(tasks, seed=0, source="gym"))
+    opened = []
+    monkeypatch.setattr(played, "open_envs", lambda *a, **k: opened.append(open_envs(*a, **k)) or opened[0])
+    monkeypatch.setattr(farm, "cores", lambda: 16)
+    monkeypatch.setattr(farm, "WORTH", 1)
+    monkeypatch.setattr(played, "WORTH", 4)
+    made = play(tasks, seed=0, source="gym", workers=2)
+    first = next(made)
+    opened[0].hands[0].process.kill()
+    assert [first, *made] == expected
+    assert capfd.readouterr().err == ("a process of the gym died (exit status -9); another takes its place\n")
+
+
 @pytest.mark.parametrize("chance", ["malformed", "early", "wrong"])
 def test_mistakes_are_shown_and_not_learned(chance: str) -> None:
-    task = next(catalog.tasks("train", seed=1, count=1, families=["arithmetic"]))
+    task = catalog.tasks("train", seed=1, count=1, families=["arithmetic"])
     chances = Chances(**{name: float(name == chance) for name in ("malformed", "early", "wrong", "look")})
-    with CodingEnv([task], EnvConfig(max_turns=8)) as env:
-        episode = play_one(env, task, rng(), chances, source="gym", licence="x")
-    assert episode is not None
+    (episode,) = play(task, seed=1, source="gym", chances=chances)
     assert episode.kind == ("DEBUG" if chance == "wrong" else "REPAIR")
     wrong = episode.turns[2]
     assert len(wrong) == 3
@@ -301,9 +317,8 @@ def test_wrong_edits_have_the_faults_of_shown_families_only() -> None:
     (name,) = fixed & set(some.names)
     tasks = catalog.tasks("train", families=["arithmetic"], count=12)
     chances = Chances(0, 0, 1, 0, faults=(MUTATIONS[name],))
-    with CodingEnv([]) as env:
-        made = [play_one(env, task, rng(), chances, source="gym", licence="x") for task in tasks]
-    wrong = [(one.turns[2][1], one.turns[4][1]) for one in made if one and one.kind == "DEBUG"]
+    made = play(tasks, seed=1, source="gym", chances=chances)
+    wrong = [(one.turns[2][1], one.turns[4][1]) for one in made if one.kind == "DEBUG"]
     assert wrong
     for broken, right in wrong:
         first, second = parse(broken), parse(right)

@@ -53,13 +53,20 @@ def test_a_process_that_died_is_replaced_and_its_episodes_do_not_count(monkeypat
         envs.hands[0].process.wait()
         for slot in range(4):
             envs.submit(slot, "nonsense")
-        steps = {}
+        steps = []
         while envs.busy:
-            steps |= {step.slot: step for step in envs.poll()}
-        assert [steps[slot].info["masked"] for slot in range(4)] == [True, False, True, False]
+            steps += envs.poll()
+        steps.sort()
+        assert [(step.slot, step.info["masked"]) for step in steps] == list(enumerate([True, False] * 2))
         assert steps[0].done and not steps[1].done
         assert outcomes(envs, tasks)[1][2][0][3]["masked"] is False, "the new process plays on"
-        monkeypatch.setattr(farm, "DEATHS", 1)
+        envs.reset(0, tasks[0])
+        envs.submit(0, "nonsense")
+        assert envs.hands[0].line.poll(60)
+        envs.hands[0].process.kill()
+        envs.hands[0].process.wait()
+        assert [step.info["masked"] for step in envs.poll()] == [False], "it had answered before it died"
+        monkeypatch.setattr(farm, "DEATHS", 2)
         envs.reset(0, tasks[0])
         envs.hands[0].process.kill()
         envs.hands[0].process.wait()
