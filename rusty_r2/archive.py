@@ -12,6 +12,7 @@ says which file or line it was; a trace that is in the store already is not adde
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,7 +23,7 @@ from rusty_r2 import files
 from rusty_r2.errors import StoreError, TraceError, need
 from rusty_r2.store import TraceStore
 from rusty_r2.tables import Filter, to_row
-from rusty_r2.trace import ExecutionTrace
+from rusty_r2.trace import ExecutionTrace, from_json
 
 BATCH = 500
 
@@ -52,7 +53,7 @@ def export(store: TraceStore, target: Path, wanted: Filter | None = None) -> int
     for trace in traces:
         count += 1
         text = json.dumps(trace.to_dict(), indent=2, ensure_ascii=True)
-        files.write(target / trace.timestamp[:10] / f"{_file_name(trace)}.json", text + "\n")
+        files.write(target / _day(trace) / f"{_file_name(trace)}.json", text + "\n")
     return count
 
 
@@ -78,7 +79,7 @@ def _read(source: Path, done: Imported) -> Iterator[ExecutionTrace]:
         texts = _lines(source)
     for where, text in texts:
         try:
-            yield ExecutionTrace.from_dict(json.loads(text))
+            yield ExecutionTrace.from_dict(from_json(text))
         except (ValueError, TraceError, RecursionError) as error:
             done.problems.append(f"{where}: {error}")
 
@@ -88,6 +89,12 @@ def _lines(source: Path) -> Iterator[tuple[str, str]]:
         for number, line in enumerate(file, 1):
             if line.strip():
                 yield f"{source}:{number}", line
+
+
+def _day(trace: ExecutionTrace) -> str:
+    """The date it was made; a time from outside may hold anything."""
+    day = trace.timestamp[:10]
+    return day if re.fullmatch(r"\d{4}-\d\d-\d\d", day, re.ASCII) else "undated"
 
 
 def _file_name(trace: ExecutionTrace) -> str:

@@ -19,6 +19,7 @@ from typing import Any, get_type_hints
 from rusty_r2 import __version__
 from rusty_r2.config import known_only, read
 from rusty_r2.errors import ConfigError, RustyError
+from rusty_r2.gym.safetext import neutral
 
 COMMANDS = {
     "chat": ("rusty_r2.welcome:chat", "talk to Rusty in a folder of yours"),
@@ -85,12 +86,23 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     name = next((n for n in (" ".join(words[:2]), " ".join(words[:1])) if n in COMMANDS), None)
     if name is None:
-        room = {n: made for n, made in COMMANDS.items() if n.split()[0] == words[0]}
-        asked_help = bool(room) and words[1:] in ([], ["--help"], ["-h"])
-        problem = "" if asked_help else f"rusty: there is no command {' '.join(words[:2])!a}\n\n"
-        print(problem + usage(room or COMMANDS), file=sys.stdout if asked_help else sys.stderr)
-        return 0 if asked_help else 2
+        return _lost(words)
     return _carry_out(name, words[len(name.split()) :])
+
+
+def _lost(words: list[str]) -> int:
+    """Half a command shows what begins with it; a wrong one gets the nearest."""
+    room = {n: made for n, made in COMMANDS.items() if n.split()[0] == words[0]}
+    if room and words[1:] in ([], ["--help"], ["-h"]):
+        print(usage(room))
+        return 0
+    from difflib import get_close_matches
+
+    said = " ".join(words[:2])
+    near = list(room) or get_close_matches(said, COMMANDS) or get_close_matches(words[0], COMMANDS)
+    asked = ", ".join(f"rusty {name}" for name in near) if near else "rusty --help"
+    print(f"rusty: there is no command {said!a}. Type: {asked}", file=sys.stderr)
+    return 2
 
 
 def usage(commands: dict[str, tuple[str, str]]) -> str:
@@ -116,13 +128,13 @@ def _carry_out(name: str, options: list[str]) -> int:
         if made is not None:
             print(made, flush=True)
     except RustyError as error:
-        print(f"rusty {name}: {error}", file=sys.stderr)
+        print(neutral(f"rusty {name}: {error}"), file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader has seen enough: `rusty gym list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # a full or read-only disk, a folder that may not be read
-        print(f"rusty {name}: {error}", file=sys.stderr)
+        print(neutral(f"rusty {name}: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"\nrusty {name}: stopped", file=sys.stderr)

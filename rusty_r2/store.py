@@ -24,6 +24,7 @@ from sqlalchemy.exc import DatabaseError, DBAPIError, SQLAlchemyError
 
 from rusty_r2.config import home
 from rusty_r2.errors import StoreError
+from rusty_r2.redact import redact
 from rusty_r2.tables import (
     LABELS,
     META,
@@ -129,6 +130,7 @@ class TraceStore:
             ).first()
             if found is None:
                 raise StoreError(f"there is no trace {trace_id!a} in {self.where}. Type: rusty trace list")
+            note, _ = redact(note)
             said = {"trace_id": trace_id, "label": label, "note": note, "who": who, "at": at}
             connection.execute(sa.insert(LABELS).values(said))
             if found.manual and not manual:

@@ -9,6 +9,8 @@ version does not know are kept in `extra` and written back as they came.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -26,6 +28,17 @@ T = TypeVar("T")
 def new_id() -> str:
     """A name no other trace has, on any machine; ids sort by the time they were made."""
     return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
+
+
+def from_json(text: str) -> Any:
+    """JSON that a trace can hold: NaN, infinities and numbers too large for a float are ValueErrors."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:40]} is no number that JSON has")
+    return number
 
 
 def now() -> str:

@@ -26,6 +26,7 @@ from rusty_r2 import archive
 from rusty_r2.agent.telling import counted, headline, parts, short, tell, verdict
 from rusty_r2.data.importers import kinds
 from rusty_r2.errors import ConfigError, RustyError, StoreError
+from rusty_r2.gym.safetext import one_line
 from rusty_r2.rewards.labeler import by_doubt
 from rusty_r2.rewards.learned import LearnedReward, usual_path
 from rusty_r2.store import TraceStore
@@ -336,7 +337,7 @@ def bring_in(config: ImportConfig) -> str:
             added, known = added + fresh, known + seen
         where = store.where
     for line in problems[:SHOWN]:
-        print(line, file=sys.stderr)
+        print(one_line(line, 1000), file=sys.stderr)
     if len(problems) > SHOWN:
         print(f"… and {len(problems) - SHOWN} more", file=sys.stderr)
     passed = counted(len(problems), "part")

@@ -58,7 +58,11 @@ def test_light_commands_do_not_import_torch(words):
 
 def test_wrong_usage_is_2_and_says_what_there_is():
     said = rusty("fly", "home")
-    assert said.returncode == 2 and "no command 'fly home'" in said.stderr and "rusty doctor" in said.stderr
+    assert (
+        said.returncode == 2 and said.stderr == "rusty: there is no command 'fly home'. Type: rusty --help\n"
+    )
+    assert rusty("docter").stderr.endswith("Type: rusty doctor\n")
+    assert "rusty trace label" in rusty("trace", "lable").stderr
     assert rusty("doctor", "--colour", "blue").returncode == 2
 
 
@@ -75,6 +79,12 @@ def test_doctor_speaks_to_people_and_to_scripts():
 def test_a_clear_error_is_one_line_and_1(toy_command, capsys):
     assert cli.main(["toy", "--name", "nobody"]) == 1
     assert capsys.readouterr().err == "rusty toy: nobody is not a name. Type: rusty toy --name somebody\n"
+
+
+def test_no_name_in_an_error_reaches_the_terminal_as_more_than_text(toy_command, capsys, tmp_path):
+    assert cli.main(["toy", "--config", str(tmp_path / "\x1b[2J\x07.toml")]) == 1
+    said = capsys.readouterr().err
+    assert "\x1b" not in said and "\x07" not in said and "does not exist" in said
 
 
 def test_underscores_and_dashes_are_the_same(toy_command, capsys):
@@ -94,7 +104,12 @@ def test_a_file_gives_defaults_and_the_command_line_wins(toy_command, capsys, tm
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [('colour = "blue"', "unknown option 'colour'"), ("name = ", "o.toml"), (None, "does not exist")],
+    [
+        ('colour = "blue"', "unknown option 'colour'"),
+        ("name = ", "o.toml"),
+        ("a=" + "[" * 20_000, "o.toml"),
+        (None, "does not exist"),
+    ],
 )
 def test_a_wrong_file_is_one_line_and_1(toy_command, capsys, tmp_path, text, problem):
     if text is not None:

@@ -83,10 +83,15 @@ def test_labels_keep_who_when_and_why_and_a_person_wins(store):
     one = store.append(trace())
     store.label(one, True, who="classifier", manual=False)
     assert store.get(one).label is True and not store.get(one).manual_review
-    store.label(one, False, note="wrong", who="ann")
+    store.label(one, False, note="wrong; its password: hunter22-x", who="ann")
     store.label(one, True, who="classifier", manual=False)
     now = store.get(one)
-    assert (now.label, now.review_notes, now.labeled_by, now.manual_review) == (False, "wrong", "ann", True)
+    assert (now.label, now.review_notes, now.labeled_by, now.manual_review) == (
+        False,
+        "wrong; its password: [redacted:named]",
+        "ann",
+        True,
+    )
     assert now.labeled_at and [said["who"] for said in store.labels(one)] == [
         "classifier",
         "ann",
@@ -242,11 +247,12 @@ def test_archives_round_trip(store, tmp_path, form):
 
 def test_an_import_says_which_line_was_no_trace(tmp_path):
     (tmp_path / "in.jsonl").write_text(
-        '{"user_query": "q"}\nnot json\n[]\n{"user_query": 1}\n' + "[" * 100_000 + "\n"
+        '{"user_query": "q"}\nnot json\n[]\n{"user_query": 1}\n'
+        '{"user_query": "q", "total_cost": NaN}\n{"user_query": "q", "k": [1e999]}\n' + "[" * 100_000 + "\n"
     )
     with TraceStore(tmp_path / "t.db") as store:
         done = archive.load(store, tmp_path / "in.jsonl")
-    assert done.added == 1 and [p.split(":")[1] for p in done.problems] == ["2", "3", "4", "5"]
+    assert done.added == 1 and [p.split(":")[1] for p in done.problems] == list("234567")
 
 
 def test_an_id_cannot_lead_outside_the_folder(tmp_path):
@@ -254,6 +260,15 @@ def test_an_id_cannot_lead_outside_the_folder(tmp_path):
         store.append(trace(trace_id="../../evil"))
         archive.export(store, tmp_path / "out")
     assert [p.parent.parent.name for p in tmp_path.rglob("*evil*")] == ["out"]
+
+
+@pytest.mark.parametrize("when", ["../../x", "/tmp", "", "a\0b", "٢٠٢٦-٠١-٠١"])
+def test_a_time_cannot_lead_outside_the_folder(tmp_path, when):
+    with TraceStore(tmp_path / "t.db") as store:
+        store.append(trace(timestamp=when))
+        archive.export(store, tmp_path / "out" / "here" / "traces")
+    (made,) = tmp_path.rglob("*.json")
+    assert made.parent == tmp_path / "out" / "here" / "traces" / "undated"
 
 
 def test_a_foreign_file_is_refused_and_left_as_it_was(tmp_path):

@@ -165,15 +165,18 @@ def test_out_and_in_again(three, tmp_path):
 def test_import_names_what_it_passed_over(tmp_path, capsys):
     chat = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
     (tmp_path / "chats.jsonl").write_text(json.dumps(chat) + "\n{broken\n")
+    (tmp_path / "\x1b[2Jtraces.jsonl").write_text('{"user_query": "q", "total_cost": NaN}\n')
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "evil.pkl").write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path).encode() + b"/mark'\ntR.")
     told = bring_in(ImportConfig((tmp_path,), agent="mine"))
-    assert told.startswith("1 trace added, 0 known already, 3 parts passed over")
+    assert told.startswith("1 trace added, 0 known already, 4 parts passed over")
     said = capsys.readouterr().err
     assert (
         "chats.jsonl:2: not JSON" in said
         and "nothing in it was run" in said
         and "other.json holds no" in said
+        and "traces.jsonl:1: not JSON: NaN" in said
+        and "\x1b" not in said
     )
     assert not (tmp_path / "mark").exists()
     with TraceStore() as store:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -76,7 +77,7 @@ def iso(value: Any) -> str:
     try:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             seconds = float(value)
-            while seconds > 1e11:
+            while 1e11 < seconds < math.inf:
                 seconds /= 1000
             return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
         moment = datetime.fromisoformat(str(value).strip().replace("Z", "+00:00"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from rusty_r2.agent.plain import plain
 from rusty_r2.errors import DataError
-from rusty_r2.trace import ExecutionTrace
+from rusty_r2.trace import ExecutionTrace, from_json
 
 Numbered = tuple[int, Any]
 LARGE = 10_000
@@ -47,7 +47,7 @@ def records(reading: Reading) -> list[Numbered]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                found.append((number, json.loads(line)))
+                found.append((number, from_json(line)))
             except (ValueError, RecursionError) as error:
                 reading.problem(number, f"not JSON: {error}")
     return found
@@ -71,6 +71,6 @@ def small(part: Any) -> Any:
 
 def _whole(text: str) -> Any:
     try:
-        return json.loads(text)
+        return from_json(text)
     except (ValueError, RecursionError):
         return None

@@ -1,9 +1,11 @@
 """Messages of chat APIs and of ShareGPT become traces."""
 
 import json
+import math
 
 import pytest
 
+from rusty_r2.data.conversation import iso
 from rusty_r2.data.importers import kinds
 from rusty_r2.errors import DataError
 
@@ -83,3 +85,8 @@ def test_bad_lines_are_named_and_skipped(tmp_path):
         kinds.read(keep(tmp_path / "none.jsonl", [{"a": 1}]))
     with pytest.raises(DataError, match="cannot be read"):
         kinds.read(tmp_path / "missing.jsonl")
+
+
+def test_times_of_any_unit_are_read_and_what_is_none_is_none():
+    assert iso(1.7e9) == iso(1.7e12) == iso(1.7e18) == "2023-11-14T22:13:20.000+00:00"
+    assert [iso(wrong) for wrong in (math.inf, -math.inf, math.nan, -1e300, True, "soon")] == [""] * 6
