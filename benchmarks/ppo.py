@@ -133,7 +133,8 @@ def update_plainly(training: Training, buffer: RolloutBuffer, number: int) -> No
             for row in part[:-1]:
                 loss = loss_plainly(training, buffer, row, whole)
                 training.descent.backward(loss)
-            training.descend(loss_plainly(training, buffer, part[-1], whole), number)
+            training.learn(loss_plainly(training, buffer, part[-1], whole))
+            training.descend(number)
 
 
 def loss_plainly(training: Training, buffer: RolloutBuffer, row: int, whole: int) -> Any:

@@ -21,6 +21,7 @@ import random
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -101,7 +102,7 @@ class Curriculum:
     def __init__(self, config: CurriculumConfig | None = None, wider: tuple[str, ...] = ()) -> None:
         self.config = config or CurriculumConfig()
         self.drawn = 0
-        self._how = How(wider=wider)
+        self._wider = " ".join(wider)  # one text: it travels to other processes with every round
         self.lessons = {
             (family.name, level): Lesson(family=family.name, level=level)
             for family in _chosen(self.config.families)
@@ -115,10 +116,10 @@ class Curriculum:
         """The next task to play."""
         rng = random.Random(f"{self.config.seed}/{self.drawn}")
         self.drawn += 1
-        lesson = self._lesson(rng)
+        lesson, how = self._lesson(rng), How(wider=_words(self._wider))
         best = max(map(lesson.of_part, lesson.parts))
         for _ in range(TRIES):
-            task = FAMILIES[lesson.family].make(int(rng.random() * 2**31), lesson.level, "train", self._how)
+            task = FAMILIES[lesson.family].make(int(rng.random() * 2**31), lesson.level, "train", how)
             if rng.random() * best <= lesson.of_part(lesson.part(task)):
                 break
         return task
@@ -167,6 +168,12 @@ class Curriculum:
             if (saved["family"], saved["level"]) in self.lessons:
                 parts = [Pace(**part) for part in saved.get("parts", [{}] * PARTS)]
                 self.lessons[saved["family"], saved["level"]] = Lesson(**saved | {"parts": parts})
+
+
+@lru_cache(4)
+def _words(text: str) -> tuple[str, ...]:
+    """The same tuple for the same text: what is worked out about a pool is kept by its identity."""
+    return tuple(text.split())
 
 
 def _chosen(names: Sequence[str]) -> list[Family]:

@@ -6,9 +6,11 @@
 Read `train` at the bottom first: it is the whole loop. The functions above it are all the mathematics:
 advantages from Schulman et al. 2015 (arXiv:1506.02438), the clipped objective from Schulman et al. 2017
 (arXiv:1707.06347), group advantages from Shao et al. 2024 (GRPO, arXiv:2402.03300), the estimate of a
-KL divergence from Schulman's note of 2020 ("k3": never negative, unbiased).
+KL divergence from Schulman's note of 2020 ("k3": never negative, unbiased), supervised rows in every step
+from Ouyang et al. 2022 (PPO-ptx, arXiv:2203.02155).
 An action here is a token: every token the model chose is scored, no token of the gym or of the grammar
-is. Playing is agent/players.py, tensors are buffer.py, the run's folder and its resumption ppo_run.py.
+is. Playing is agent/players.py, tensors are buffer.py, supervised rows ppo_replay.py, the run's folder and
+its resumption ppo_run.py.
 """
 
 from __future__ import annotations
@@ -89,6 +91,14 @@ class PPOConfig:
     """task families to train on; empty: all that are for training"""
     max_difficulty: int = 3
     """the hardest level of a family"""
+    wide_names: bool = False
+    """names in training tasks are any words of the tokenizer, not only the gym's; held-out words stay out"""
+    replay: Path | None = None
+    """drills, episodes or shards that every step also learns from: what the gym does not ask for is kept"""
+    replay_coef: float = 0.5
+    """weight of their loss; at 1 a token of theirs pulls like one of the gym with an advantage of 1"""
+    replay_rows: int = 4
+    """rows of theirs in a step"""
     rollout_weights: Literal["fp32", "int8", "bf16"] = "fp32"
     """weights the playing model runs with; int8 is faster on a CPU, and corrected for in the update"""
     eval_interval: int = 10
@@ -116,6 +126,8 @@ class PPOConfig:
         for name in ("total_timesteps", "num_steps", "ppo_epochs", "num_minibatches", "slots", "max_turns"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name} must be at least 1, not {getattr(self, name)}")
+        if self.replay_rows < 1 or not 0 <= self.replay_coef < float("inf"):
+            raise ConfigError("--replay-rows is 1 or more, --replay-coef 0 (only measured) or more")
         if self.max_minutes < 0:
             raise ConfigError(f"--max-minutes is 0 (no limit) or more, not {self.max_minutes}")
         if self.temperature <= 0:
@@ -239,10 +251,11 @@ def k3(acted: Tensor, other: Tensor) -> Tensor:
 
 
 def update(training: Training, buffer: RolloutBuffer, number: int) -> dict[str, float]:
-    """A few careful passes over one round of play."""
+    """A few careful passes over one round of play; with replay every step learns from both."""
     import torch
 
     config, steps = training.config, 0
+    first = (number - 1) * config.ppo_epochs * config.num_minibatches
     told: dict[str, float] = {}
     chance = torch.Generator().manual_seed(config.seed * 1_000_003 + number)
     for _ in range(config.ppo_epochs):
@@ -251,7 +264,12 @@ def update(training: Training, buffer: RolloutBuffer, number: int) -> dict[str, 
             numbers = dict(zip(facts, torch.stack(list(facts.values())).tolist(), strict=True))
             if config.target_kl and steps and numbers["policy/kl"] > config.target_kl:
                 return _means(told, steps) | {"policy/stopped_early": 1.0}
-            training.descend(loss, number)
+            training.learn(loss)
+            if training.replay is not None:
+                known = training.replay.loss(training.model, first + steps)
+                training.learn(config.replay_coef * known)
+                numbers["loss/replay"] = float(known.detach())
+            training.descend(number)
             if steps:
                 numbers["policy/first_ratio_error"] = 0.0
             told = {name: told.get(name, 0.0) + value for name, value in numbers.items()}

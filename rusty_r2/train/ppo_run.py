@@ -2,9 +2,10 @@
 """Everything about a PPO run that is not mathematics: its folder, models, players, evaluation, stopping.
 
 `Training` is a context manager; ppo.py drives it. A checkpoint holds the model (lm/checkpoint.py), the
-optimizer's moments, and in ppo.json the round, the curriculum and the best score: with the seed in the
-options that is all a resumed run needs to be the same run, bit for bit on a CPU. Sampling has no hidden
-state: a token's chance follows from the seed, the episode's number and the token's place.
+optimizer's moments, and in ppo.json the round, the curriculum, the best score and which rows are replayed:
+with the seed in the options that is all a resumed run needs to be the same run, bit for bit on a CPU.
+Sampling has no hidden state: a token's chance follows from the seed, the episode's number and the token's
+place.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from torch import Tensor
 from rusty_r2 import files
 from rusty_r2.agent import players
 from rusty_r2.agent.players import Episode, Players
-from rusty_r2.errors import CheckpointError, TrainingError, need
+from rusty_r2.data.drills import task_names
+from rusty_r2.errors import CheckpointError, ConfigError, RustyError, TrainingError, need
 from rusty_r2.eval.rates import wilson
 from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig
 from rusty_r2.gym.env import EnvConfig
@@ -42,12 +44,13 @@ from rusty_r2.train.buffer import RolloutBuffer
 from rusty_r2.train.loop import Stop
 from rusty_r2.train.optim import Descent, groups, learning_rate, optimizer
 from rusty_r2.train.ppo import PPOConfig, to_come
+from rusty_r2.train.ppo_replay import Replay
 from rusty_r2.train.progress import Progress
 from rusty_r2.train.session import choose_device
 
 MAY_CHANGE = (
     *("init_checkpoint", "tokenizer_path", "total_timesteps", "log_dir", "checkpoints_dir", "ckpt_interval"),
-    *("eval_interval", "device", "max_minutes"),
+    *("eval_interval", "device", "max_minutes", "replay"),
 )
 PATIENCE = 5
 """updates in a row that may be skipped for not being finite"""
@@ -75,10 +78,11 @@ class Training:
             raise CheckpointError(
                 f"{config.init_checkpoint} holds no model to start from. Type: rusty train supervised --help"
             )
-        self.start = checkpoint.load(config.init_checkpoint, device=self.device, dtype=torch.float32).eval()
-        self.start.requires_grad_(False)
         self.words = self._tokenizer_folder()
         self.tokenizer = Tokenizer.load(self.words)
+        self.replay = None if config.replay is None else Replay(config, self.words, self.device)
+        self.start = checkpoint.load(config.init_checkpoint, device=self.device, dtype=torch.float32).eval()
+        self.start.requires_grad_(False)
         if len(self.tokenizer) != self.start.config.vocab_size:
             raise CheckpointError(
                 f"the tokenizer has {len(self.tokenizer):,} words and {config.init_checkpoint} "
@@ -90,7 +94,8 @@ class Training:
             temperature=config.temperature, top_k=config.top_k, seed=config.seed * 1_000_003
         )
         self.curriculum = Curriculum(
-            CurriculumConfig(config.seed, config.families, max_difficulty=config.max_difficulty)
+            CurriculumConfig(config.seed, config.families, max_difficulty=config.max_difficulty),
+            wider=task_names(self.words) if config.wide_names else (),
         )
         self.heldout = heldout.tasks(
             config.eval_tasks, families=config.families, max_difficulty=config.max_difficulty
@@ -114,7 +119,11 @@ class Training:
         """seconds of the last rounds (the first compiles), and of the last evaluation"""
         self.last_score: heldout.Score | None = None
         self.first_score: list[Any] = []
-        self._prepare()
+        try:
+            self._prepare()
+        except RustyError:
+            self.run.close("error: not begun")
+            raise
 
     def _prepare(self) -> None:
         resumed = self.run.resumed_from
@@ -200,10 +209,13 @@ class Training:
             told[f"time/{part}_share"] = (seconds - before[part]) / took
         return buffer, told
 
-    def descend(self, loss: Tensor, number: int) -> None:
-        """One step of the optimizer; steps that are not finite are left out and counted."""
+    def learn(self, loss: Tensor) -> None:
+        """Add its gradient to those of the step."""
         self.descent.backward(loss)
-        self.descent.step(self._rate(number), torch.ones((), device=loss.device))
+
+    def descend(self, number: int) -> None:
+        """One step of the optimizer; steps that are not finite are left out and counted."""
+        self.descent.step(self._rate(number), torch.ones((), device=self.device))
         if int(self.descent.skipped_in_a_row) >= PATIENCE:
             raise TrainingError(
                 f"{PATIENCE} updates in a row were not finite. Go on from the last checkpoint with a lower "
@@ -254,6 +266,7 @@ class Training:
             "eval/validation": seen.rate,
         }
         told |= {f"eval_by_family/{name}": a / b for name, (a, b) in score.families.items()}
+        told |= {} if self.replay is None else self.replay.held_out(self.model)
         if not self.first_score:
             self.first_score = [score.passed, score.played]
         best = not seen.played or seen.rate > self.best  # with no validation tasks, the newest are the best
@@ -264,7 +277,8 @@ class Training:
         self.examined = time.perf_counter() - began
         self.run.log(number, told | {"time/eval_s": self.examined})
         kept = f"; validation {100 * seen.rate:.1f}%{', the best so far' if best else ''}"
-        self.progress.say(f"round {number}: {score}{kept if seen.played else ''}")
+        known = f"; replay {told['eval/replay']:.4f} nats" if "eval/replay" in told else ""
+        self.progress.say(f"round {number}: {score}{kept if seen.played else ''}{known}")
         self.progress.pause(self.examined)
 
     def _speaker(self) -> Engine:
@@ -333,7 +347,7 @@ class Training:
 
     def _save(self, number: int) -> None:
         save = need("safetensors.torch", extra="train").save_file
-        state = {"done": number, "best": self.best, "first": self.first_score}
+        state = {"done": number, "best": self.best, "first": self.first_score, "replay": self._replayed()}
         with self.run.checkpoint(number) as folder:
             checkpoint.save(folder, self.model, tokenizer=self.words)
             moments = {name: tensor.cpu() for name, tensor in self.descent.tensors(self.model).items()}
@@ -348,9 +362,16 @@ class Training:
             raise CheckpointError(
                 f"{folder} is not a PPO checkpoint. Start from it: --init-checkpoint"
             ) from error
+        if (known := state.get("replay", "")) != self._replayed():
+            raise ConfigError(
+                f"{folder} cannot be resumed: its replay was {known!a} and is {self._replayed()!a} now"
+            )
         self.done, self.best, self.first_score = state["done"], state["best"], state["first"]
         self.curriculum.load_state_dict(state["curriculum"])
         self.descent.restore(self.model, need("safetensors.torch", extra="train").load_file(folder / MOMENTS))
+
+    def _replayed(self) -> str:
+        return "" if self.replay is None else self.replay.data.fingerprint
 
     def _tokenizer_folder(self) -> Path:
         given = self.config.tokenizer_path
