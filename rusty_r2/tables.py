@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from rusty_r2.errors import StoreError
+from rusty_r2.protocol import Cmd, Edit
 from rusty_r2.trace import ExecutionTrace
 
 VERSION = "1"
@@ -141,7 +142,7 @@ def to_row(trace: ExecutionTrace) -> dict[str, Any]:
         "timestamp": trace.timestamp,
         "query": _plain(trace.user_query),
         "text": _plain(f"{trace.user_query}\n{trace.final_response or trace.answer}").casefold(),
-        "tool_calls": len(trace.tool_calls),
+        "tool_calls": len(trace.tool_calls) + sum(isinstance(s.action, Cmd | Edit) for s in trace.steps),
         "reasoning_steps": len(trace.reasoning_steps),
         "cost": trace.total_cost,
         "label": trace.label,

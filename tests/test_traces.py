@@ -63,6 +63,14 @@ def test_list_narrows_and_counts(three):
     assert [row["query"] for row in rows] == ["question 2", "question 1"]
 
 
+def test_a_line_of_the_list_is_one_line_of_the_request_and_counts_what_was_done(three):
+    done = [Step('{"action": "CMD", "command": "ls"}'), Step('{"action": "MSG", "message": "hm"}')]
+    with TraceStore() as store:
+        store.append(ExecutionTrace(user_query=f"look {'x' * 90}\n\nFILES: a", steps=done, agent_name="me"))
+    told = show_list(ListConfig(agent="me")).splitlines()[1]
+    assert len(told) == 100 and told.endswith("x…") and told.split()[3:5] == ["-", "1"]
+
+
 def test_show_takes_the_end_of_an_id(three):
     told = show(ShowConfig(three[1].trace_id[-10:]))
     for words in ("question 1", "answer 1", "tool search", '{"q": 1}', "found", "not labelled"):

@@ -6,6 +6,7 @@ Each is a function of the conversation and the rest of the line; its docstring i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, get_args
 
@@ -72,7 +73,8 @@ def _undo(talk: Talk, rest: str) -> None:
         return
     talk.screen.say(f"undone: {one_line(undone.what, 80)}")
     for path in sorted(set(undone.restored)):
-        talk.screen.notice(f"restored {path}")
+        there = os.path.lexists(talk.place.folder / path)
+        talk.screen.notice(f"{'restored' if there else 'removed'} {path}")
     for path in sorted(set(undone.left)):
         kept = f"; what stood there before: {undone.kept[path]}" if path in undone.kept else ""
         talk.screen.error(f"{path} was changed since; left as it is{kept}")

@@ -62,5 +62,6 @@ def rollout(
         if done or cut_short:
             break
     took = 1000 * (time.perf_counter() - started)
-    score = sum(step.reward for step in trace.steps) if trace.ended != "masked" else None
+    judged = trace.task_name and trace.ended != "masked"  # a person's own folder gives no verdict
+    score = sum(step.reward for step in trace.steps) if judged else None
     return replace(trace, final_response=trace.answer, execution_duration_ms=took, reward_score=score)

@@ -43,7 +43,14 @@ def headline(row: dict[str, Any], width: int = 100) -> str:
     reward = f"{row['reward']:.2f}" if row["reward"] is not None else "-"
     when, agent = one_line(row["timestamp"][:16], 16), one_line(row["agent"], 14)
     start = f"{short(row['trace_id'])}  {when}  {mark:<5}  {reward:>6}  {row['tool_calls']:>5}  {agent:<14}  "
-    return start + one_line(row["query"], max(20, width - len(start)))
+    return start + opening(row["query"], max(20, width - len(start)))
+
+
+def opening(text: str, width: int) -> str:
+    """The first line of a text, cut where it does not fit."""
+    first = next(iter(text.strip().splitlines()), "")
+    shown = one_line(first, 16 * max(1, len(first)))
+    return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 
 def short(trace_id: str) -> str:

@@ -87,7 +87,10 @@ def chat(config: ChatConfig, *, score: Scorer | None = None, policy: Policy | No
 
 def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None = None) -> str | None:
     """One request, one answer on standard output; what was done on the way goes to standard error."""
-    query = sys.stdin.read().strip() if config.query == "-" else config.query
+    piped = config.query == "-" and not sys.stdin.isatty()
+    query = sys.stdin.read().strip() if piped else config.query.strip()
+    if query in ("", "-"):
+        raise ConfigError('nothing was asked. Type: rusty ask "who are you?"')
     screen = Screen(live=False, out=sys.stderr if config.json else None)
     with opened(config, screen, score, policy) as talk:
         if sys.stdin.isatty() and sys.stdout.isatty():

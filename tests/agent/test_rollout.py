@@ -28,6 +28,16 @@ def test_an_episode_heals_acts_and_ends_when_the_tests_pass():
     assert trace.llm_calls_count == 3 and trace.sandbox_level and trace.model == "script"
 
 
+def test_where_nobody_judges_there_is_no_reward():
+    class Folder(CodingEnv):
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=seed, options=options)[0], {}
+
+    policy = ScriptedPolicy(GOLD)
+    with Folder() as place:
+        assert rollout(policy, place, begin(policy, place, task=SUM_LIST)).reward_score is None
+
+
 def test_turns_run_out():
     assert play(*[render(Cmd("true"))] * 3, max_turns=2).ended == "turns"
 
