@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DatabaseError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError, StatementError
 
 from rusty_r2.config import home
 from rusty_r2.errors import StoreError
@@ -226,7 +226,7 @@ class TraceStore:
         """Every failure of the database is one clear line."""
         try:
             yield
-        except DBAPIError as error:
+        except StatementError as error:
             raise StoreError(f"cannot {what} in {self.where}: {_cause(error)}") from error
         except UnicodeEncodeError as error:
             half = f"{error.object!a:.60} holds half a character (a lone surrogate)"
@@ -291,7 +291,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _cause(error: DBAPIError) -> str:
+def _cause(error: StatementError) -> str:
     text = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
     if isinstance(error, DatabaseError) and "not a database" in text:
         return "the file is not a database. Name another one"

@@ -181,6 +181,8 @@ class ExecutionTrace:
         return replace(clean, trace_id=self.trace_id, redactions=self.redactions + count)
 
 
+LARGEST = 2**63
+"""what numbers stay below, on either side of 0: every database and every float holds them"""
 _NUMBER = (int, float)
 _NESTED: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("duration_ms", "confidence", "reward"), _NUMBER),
@@ -194,8 +196,9 @@ _INSIDE: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("tasks_created", "tasks_completed", "tasks_failed", "history"), dict),
     "token_ids": int,
     "logprobs": _NUMBER,
+    "reward_parts": _NUMBER,
 }
-"""what lists hold"""
+"""what lists and tables hold"""
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("total_cost", "execution_duration_ms", "reward_score"), _NUMBER),
     **dict.fromkeys(("total_tokens_in", "total_tokens_out", "llm_calls_count", "redactions"), int),
@@ -217,9 +220,11 @@ def _typed(value: T, kind: type | tuple[type, ...], name: str) -> T:
     if not isinstance(value, kind) or wrong_bool:
         wanted = kind.__name__ if isinstance(kind, type) else "number"
         raise TraceError(f"trace field {name} must be a {wanted}, not {type(value).__name__}")
+    if kind is not object and isinstance(value, (int, float)) and not abs(value) < LARGEST:
+        raise TraceError(f"trace field {name} must be a number below {LARGEST:.2g}")
     inside = _INSIDE.get(name.rpartition(".")[2])
-    if inside is not None and isinstance(value, list):
-        for item in value:
+    if inside is not None and isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
             _typed(item, inside, f"{name}[]")
     return value
 

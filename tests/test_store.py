@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from rusty_r2 import archive
-from rusty_r2.errors import StoreError
+from rusty_r2.errors import StoreError, TraceError
 from rusty_r2.store import TraceStore, without_password
 from rusty_r2.tables import TABLES
 from rusty_r2.trace import ExecutionTrace, Step, ToolCallTrace
@@ -138,7 +138,12 @@ def test_an_id_is_kept_once_and_a_batch_is_all_or_nothing(store):
 def test_what_cannot_be_kept_is_refused_whole(store):
     with pytest.raises(StoreError, match="cannot be kept"):
         store.append_many([trace(), trace(extra={"x": object()})])
+    with pytest.raises(TraceError, match="total_cost"):
+        store.append(trace(total_cost=10**400))
     assert store.count() == 0
+    with pytest.raises(StoreError, match="cannot score") as told:
+        store.score(store.append(trace()), 10**400)
+    assert "\n" not in str(told.value)
 
 
 def test_half_a_character_where_a_database_needs_a_whole_one_is_one_line(store):

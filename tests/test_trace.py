@@ -88,6 +88,11 @@ def test_a_tools_result_is_whatever_it_said():
         ("tool_calls", [{**CALL, "arguments": "rm"}]),
         ("tool_calls", [{**CALL, "success": 1}]),
         ("tool_calls", [{**CALL, "duration_ms": True}]),
+        ("tool_calls", [{**CALL, "duration_ms": 10**400}]),
+        ("execution_duration_ms", 10**400),
+        ("total_cost", float("nan")),
+        ("total_tokens_in", -(2**63)),
+        ("reward_parts", {"tests": "all"}),
     ],
 )
 def test_a_wrong_type_is_named(field, value):
