@@ -10,6 +10,7 @@ words are typed, so `rusty --help` answers before torch would have loaded.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from dataclasses import fields
@@ -78,8 +79,18 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without these letters shows their numbers
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return _understand(words)
+    except BrokenPipeError:  # the reader has seen enough: `rusty gym list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _understand(words: list[str]) -> int:
     if words in ([], ["--help"], ["-h"]):
-        print(usage(COMMANDS))
+        print(usage(COMMANDS), flush=True)
         return 0
     if words == ["--version"]:
         print(f"rusty {__version__}")
@@ -94,7 +105,7 @@ def _lost(words: list[str]) -> int:
     """Half a command shows what begins with it; a wrong one gets the nearest."""
     room = {n: made for n, made in COMMANDS.items() if n.split()[0] == words[0]}
     if room and words[1:] in ([], ["--help"], ["-h"]):
-        print(usage(room))
+        print(usage(room), flush=True)
         return 0
     from difflib import get_close_matches
 
@@ -126,13 +137,12 @@ def _carry_out(name: str, options: list[str]) -> int:
         command, config = options_of(name)
         made = command(_parse(name, config, options))
         if made is not None:
-            print(made, flush=True)
+            print(str(made).encode("utf-8", "backslashreplace").decode(), flush=True)  # odd file names
     except RustyError as error:
         print(neutral(f"rusty {name}: {error}"), file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader has seen enough: `rusty gym list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        raise
     except OSError as error:  # a full or read-only disk, a folder that may not be read
         print(neutral(f"rusty {name}: {error}"), file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
 """The `rusty` command as a person meets it: light, one line for an error, and its exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ import pytest
 
 from rusty_r2 import __version__, cli
 from rusty_r2.errors import ConfigError, MissingExtra, need
+from rusty_r2.store import TraceStore
+from rusty_r2.trace import ExecutionTrace
 
 
 def rusty(*words, **how):
@@ -132,3 +135,19 @@ def test_every_command_leads_to_a_function_with_one_dataclass():
 
 def test_run_from_anywhere(tmp_path: Path):
     assert rusty("--help", cwd=tmp_path).returncode == 0
+
+
+def test_a_reader_that_leaves_and_a_terminal_without_letters_are_no_errors(tmp_path):
+    started = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(0.2); from rusty_r2.cli import main; main([])"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert started.stdout is not None and started.stderr is not None
+    started.stdout.close()
+    assert started.wait() == 0 and started.stderr.read() == b""
+    started.stderr.close()
+    with TraceStore(tmp_path / "t.db") as store:
+        store.append(ExecutionTrace(user_query="naïve 名"))
+    old = os.environ | {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    said = rusty("trace", "list", "--store", str(tmp_path / "t.db"), env=old)
+    assert said.returncode == 0 and "na\\xefve \\u540d" in said.stdout

@@ -48,7 +48,7 @@ class Undone:
 class Journal:
     def __init__(self, folder: Path, store: Path | None = None) -> None:
         self.folder = folder.resolve()
-        name = hashlib.sha256(str(self.folder).encode()).hexdigest()[:16]
+        name = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]
         self.store = (store or home() / "undo") / name
         self._what = ""
         self._group: Path | None = None
