@@ -41,7 +41,7 @@ PROGRAMS = {
     "c++": ("apt-get install g++", "fast kernels, compiled on first use"),
     "chromium": ("apt-get install chromium", "tests of the page in a real browser"),
     "bwrap": ("apt-get install bubblewrap", "a second sandbox level"),
-    "ollama": ("see ollama's own site", "serving exported models"),
+    "ollama": ("see ollama.com", "serving exported models"),
 }
 SEEDS_SIZE_MATMUL_PARAMETERS = 26_100_000
 """weights that take part in matrix products at 4 layers, 512 wide, 24,000 words"""
@@ -147,7 +147,7 @@ def _page(facts: dict[str, Any]) -> str:
     ]
     rows += [(f"sandbox {s['name']}", "yes" if s["available"] else "no", _level(s)) for s in facts["sandbox"]]
     rows += [
-        (p["part"], "yes" if p["present"] else "no", p["for"] if p["present"] else p["install"])
+        (p["part"], "yes" if p["present"] else "no", p["for"] + ("" if p["present"] else f": {p['install']}"))
         for p in facts["parts"]
     ]
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
@@ -156,7 +156,7 @@ def _page(facts: dict[str, Any]) -> str:
 
 
 def _own_model(guess: dict[str, Any]) -> str:
-    pace = f"about {guess['rwkv_tokens_per_s']} tokens/s a core"
+    pace = f"trains about {guess['rwkv_tokens_per_s']} tokens/s a core"
     return f"{pace}, {guess['rwkv_hours_per_10m_tokens']:g} h for 10 M tokens, {guess['rwkv_training_gb']} GB"
 
 

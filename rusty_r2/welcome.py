@@ -10,6 +10,8 @@ commands run in the real sandbox; only the mind is scripted.
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -58,13 +60,20 @@ def demonstrate() -> None:
         print("No terminal here, so this is a scripted session in the real sandbox:\n", flush=True)
         config = AskConfig(query="fix total.py", workspace=folder, ask="never", store=False)
         terminal.ask(config, policy=ScriptedPolicy(*SCRIPT))
-    print("\nnext: rusty chat (on a terminal), or rusty --help", flush=True)
+    print(f"\nnext, on a terminal: {_entrance()}rusty chat")
+
+
+def _entrance() -> str:
+    """How to come where `rusty` is a command, where it is not one already."""
+    own = Path(sys.prefix) / "bin"
+    return "" if shutil.which("rusty") else f". {shlex.quote(str(own))}/activate && "
 
 
 def main() -> int:
     try:
         if sys.stdin.isatty() and sys.stdout.isatty():
             chat(ChatConfig())
+            print(f"again, in any folder: {_entrance()}rusty chat")
         else:
             demonstrate()
     except RustyError as error:
