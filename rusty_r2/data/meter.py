@@ -47,17 +47,19 @@ class Meter:
             print(text, file=sys.stderr, flush=True)
 
     def track(self, items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-        """The items as they come, counted."""
-        began = time.monotonic()
+        """The items as they come, counted; the first may take long and is not counted as speed."""
         self.show(what)
+        began = time.monotonic()
         for done, item in enumerate(items, 1):
+            began = time.monotonic() if done == 1 else began
             yield item
-            speed = done / max(1e-3, time.monotonic() - began)
-            self.show(f"{what}: {done:,}{_of(done, total, speed)}, {speed:,.1f} a second")
+            speed = (done - 1) / max(1e-3, time.monotonic() - began)
+            self.show(f"{what}: {done:,}{f' of {total:,}' if total else ''}{_pace(done, total, speed)}")
 
 
-def _of(done: int, total: int | None, speed: float) -> str:
-    if total is None:
+def _pace(done: int, total: int | None, speed: float) -> str:
+    if not speed:
         return ""
-    seconds = max(0, total - done) / speed
-    return f" of {total:,}, {f'{seconds / 60:.0f} min' if seconds > 90 else f'{seconds:.0f} s'} left"
+    seconds = max(0, (total or 0) - done) / speed
+    left = f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
+    return f", {speed:,.1f} a second" + (f", {left} left" if total else "")
