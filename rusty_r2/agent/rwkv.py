@@ -75,6 +75,7 @@ class RwkvPolicy:
     @classmethod
     def load(cls, folder: Path, options: MindOptions | None = None, *, name: str = "") -> RwkvPolicy:
         """The checkpoint in `folder`, with its own tokenizer."""
+        from rusty_r2.lm import patch
         from rusty_r2.lm.engine import Engine
         from rusty_r2.lm.tokenizer import VOCAB, Tokenizer
 
@@ -82,7 +83,8 @@ class RwkvPolicy:
         own = folder / "tokenizer.json"
         tokenizer = Tokenizer.load(own if own.is_file() else VOCAB)
         engine = Engine.load(folder, device=options.device)
-        return cls(engine, tokenizer, options, name=name or str(folder), digest=digest_of(folder))
+        digest = patch.promised(folder)[:16] or digest_of(folder)
+        return cls(engine, tokenizer, options, name=name or str(folder), digest=digest)
 
     def sampling(self) -> dict[str, object]:
         chosen = self.options

@@ -10,6 +10,7 @@ both; vectors stay fp32.
 
 A quantised folder holds model.int8.safetensors (or .int4) beside config.json and the tokenizer:
 NAME (int8, or two nibbles a byte), NAME.scale, and NAME.times for int4. NumPy is all it takes to load.
+With model.int8.patch beside it, it means a later version of those weights (lm/patch.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rusty_r2.errors import CheckpointError, ConfigError
-from rusty_r2.lm.tensors import Array, TensorFile, narrow, widen, write
+from rusty_r2.lm import patch
+from rusty_r2.lm.tensors import Array, narrow, widen, write
 
 Weights = Literal["fp32", "bf16", "fp16", "int8", "int4"]
 FORMATS: tuple[str, ...] = get_args(Weights)
@@ -163,7 +165,7 @@ class Folder:
 
     def __init__(self, folder: Path) -> None:
         found = weights_file(folder)
-        self.folder, self.file, self.stored = folder, TensorFile(found), _format_of(found)
+        self.folder, self.file, self.stored = folder, patch.opened(found), _format_of(found)
         self.config = _config(folder)
 
     @property
@@ -242,6 +244,7 @@ def save(folder_in: Path, folder_out: Path, *, weights: str = "int8") -> Path:
     path = write(
         folder_out / f"model.{weights}.safetensors", stored, {"format": "rusty-r2", "weights": weights}
     )
+    path.with_name(patch.PATCH).unlink(missing_ok=True)  # it belonged to the weights that were here
     if folder_out.resolve() != folder_in.resolve():
         for beside in _BESIDE:
             if (folder_in / beside).is_file():

@@ -36,12 +36,14 @@ _MAX_HEADER = 100_000_000
 class TensorFile:
     """One safetensors file: `names`, `metadata`, and `read(name)`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, content: NDArray[np.uint8] | None = None) -> None:
+        """`content`: the whole file where it is in memory already; `path` is then its name."""
+        self.path, self._content = path, content
         try:
-            with path.open("rb") as file:
-                length = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(min(length, _MAX_HEADER)))
+            self._length = path.stat().st_size if content is None else len(content)
+            length = int.from_bytes(self._bytes(0, 8), "little")
+            self.header = self._bytes(8, min(length, _MAX_HEADER))
+            header = json.loads(self.header)
             self.metadata: dict[str, str] = header.pop("__metadata__", {}) or {}
             self._entries = {name: self._checked(name, entry, length) for name, entry in header.items()}
         except OSError as error:
@@ -61,13 +63,32 @@ class TensorFile:
         if name not in self._entries:
             raise CheckpointError(f"{self.path} holds no {name}")
         dtype, shape, start, _ = self._entries[name]
+        if self._content is not None:
+            return np.array(self.view(name))
         count = int(np.prod(shape, dtype=np.int64))
         return np.fromfile(self.path, dtype=DTYPES[dtype], count=count, offset=start).reshape(shape)
+
+    def view(self, name: str) -> Array:
+        """The tensor where it lies in `content`, to be changed there."""
+        assert self._content is not None
+        dtype, shape, start, end = self._entries[name]
+        return self._content[start:end].view(np.dtype(DTYPES[dtype])).reshape(shape)
+
+    def content(self) -> NDArray[np.uint8]:
+        """The whole file."""
+        return np.fromfile(self.path, np.uint8) if self._content is None else self._content
 
     def floats(self, name: str) -> NDArray[np.float32]:
         """The tensor as fp32."""
         found = self.read(name)
         return widen(found) if self._entries[name][0] == "BF16" else found.astype(np.float32, copy=False)
+
+    def _bytes(self, start: int, count: int) -> bytes:
+        if self._content is not None:
+            return self._content[start : start + count].tobytes()
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(count)
 
     def _checked(self, name: str, entry: Any, header: int) -> tuple[str, tuple[int, ...], int, int]:
         dtype, shape = entry["dtype"], tuple(int(size) for size in entry["shape"])
@@ -75,7 +96,7 @@ class TensorFile:
         if dtype not in DTYPES:
             raise ValueError(f"{name} has the type {dtype}, which is not one of {', '.join(DTYPES)}")
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(DTYPES[dtype]).itemsize
-        if min(shape, default=0) < 0 or end - start != size or end > self.path.stat().st_size:
+        if min(shape, default=0) < 0 or end - start != size or end > self._length:
             raise ValueError(f"{name} does not fit its place; the file is cut off or damaged")
         return dtype, shape, start, end
 

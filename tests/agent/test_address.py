@@ -45,6 +45,21 @@ def test_rusty_is_the_shipped_model_or_the_newest_here(run, monkeypatch, tmp_pat
     assert open_policy("rusty", MindOptions(grammar=False)).name == "rusty"
 
 
+def test_a_patch_beside_the_shipped_weights_is_another_model(run, monkeypatch, tmp_path):
+    from rusty_r2.lm import patch, quantize, tensors
+
+    shipped = quantize.save(run / "step_000200", tmp_path / "shipped")
+    monkeypatch.setattr(address, "SHIPPED", shipped)
+    before = open_policy("rusty", MindOptions(grammar=False)).digest
+    later = quantize.arrays(shipped)
+    later["lm_head.weight"] *= -1
+    tensors.write(run / "step_000200" / "model.safetensors", later, {})
+    new = quantize.save(run / "step_000200", tmp_path / "new")
+    patch.make(shipped, new, shipped / patch.PATCH)
+    patched, whole = (open_policy(name, MindOptions(grammar=False)) for name in ("rusty", str(new)))
+    assert patched.name == "rusty" and patched.digest == whole.digest != before
+
+
 def test_without_any_model_it_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(address, "SHIPPED", tmp_path / "shipped")

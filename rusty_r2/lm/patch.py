@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""A later version of 8-bit weights as what changed in them: megabytes where the weights are dozens.
+
+    patch.make(Path("rusty_r2/lm/shipped"), Path("small"), Path("rusty_r2/lm/shipped/model.int8.patch"))
+
+A folder with model.int8.patch beside model.int8.safetensors means the patched weights, wherever it is
+opened: `opened` makes them in memory, bit for bit those the patch was made from, or says in one line why it
+cannot. The file is safetensors again: the SHA-256 of both versions, a deflated stream for every 8-bit
+tensor, and one for all the fp32 numbers (scales and vectors).
+
+A little training moves an eighth of the int8 values by one step. Five such differences make one byte (three
+or two where they are larger), and Huffman's code of the bytes is near their entropy; the few differences
+that do not fit are listed with their places. Floats are neighbours of what they were: the difference of
+their bits, sign last, byte by byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rusty_r2.errors import CheckpointError
+from rusty_r2.lm.tensors import TensorFile, write
+
+WEIGHTS = "model.int8.safetensors"
+PATCH = "model.int8.patch"
+FLOATS = "all floats"
+"""the stream of what is not 8-bit"""
+WAYS = ((3, 5), (5, 3), (15, 2), (255, 1))
+"""how many values a difference may have, and how many of them make a byte"""
+
+Bytes = NDArray[np.uint8]
+
+
+def make(old: Path, new: Path, out: Path) -> Path:
+    """Write to `out` what turns the int8 weights of the folder `old` into those of `new`."""
+    base, wanted = _read(old / WEIGHTS), opened(new / WEIGHTS).content()
+    before, after = TensorFile(old / WEIGHTS, base), TensorFile(new / WEIGHTS, wanted)
+    if before.header != after.header:
+        raise CheckpointError(f"{old} and {new} hold models of different shapes: there is no patch between")
+    streams, floats = {}, []
+    for name in before.names:
+        was, now = before.read(name), after.read(name)
+        if was.dtype == np.int8:
+            streams[name] = min((_steps(now - was, way) for way in range(len(WAYS))), key=len)
+        elif was.dtype == np.float32:
+            floats.append(now.view(np.int32).ravel() - was.view(np.int32).ravel())
+        else:
+            raise CheckpointError(f"{old / WEIGHTS}: {name} is {was.dtype}, neither int8 nor float32")
+    streams[FLOATS] = _deflated(_by_byte(np.concatenate([*floats, np.zeros(0, np.int32)])))
+    digests = {"format": "rusty-r2 patch", "old": _digest(base), "new": _digest(wanted)}
+    write(out, {name: np.frombuffer(stream, np.uint8) for name, stream in streams.items()}, digests)
+    apply(old / WEIGHTS, out)
+    return out
+
+
+def opened(weights: Path) -> TensorFile:
+    """The weights in a file, after the patch beside it where there is one."""
+    beside = weights.with_name(PATCH)
+    if weights.name != WEIGHTS or not beside.is_file():
+        return TensorFile(weights)
+    return TensorFile(weights, apply(weights, beside))
+
+
+def promised(folder: Path) -> str:
+    """The SHA-256 of the weights that a folder's patch leads to; empty where it has none."""
+    found = (folder / PATCH).is_file() and (folder / WEIGHTS).is_file()
+    return TensorFile(folder / PATCH).metadata.get("new", "") if found else ""
+
+
+def apply(weights: Path, patch: Path) -> Bytes:
+    """The whole file of the new weights, in memory."""
+    changes, content = TensorFile(patch), _read(weights)
+    if _digest(content) != changes.metadata.get("old"):
+        raise CheckpointError(
+            f"{patch} was made for other weights than {weights}. Delete it, or install again: "
+            "pip install --force-reinstall rusty-r2"
+        )
+    file = TensorFile(weights, content)
+    try:
+        floats = [name for name in file.names if file.view(name).dtype == np.float32]
+        moved, at = _from_bytes(zlib.decompress(changes.read(FLOATS).data)), 0
+        for name in floats:
+            bits = file.view(name).view(np.int32)
+            bits += moved[at : at + bits.size].reshape(bits.shape)
+            at += bits.size
+        for name in file.names:
+            if name not in floats:
+                _step(file.view(name), zlib.decompress(changes.read(name).data))
+    except (zlib.error, ValueError, IndexError) as error:
+        raise _damaged(patch, str(error)) from error
+    if _digest(content) != changes.metadata.get("new"):
+        raise _damaged(patch, "the weights it makes are not those it names")
+    return content
+
+
+def _damaged(patch: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{patch} is damaged: {why}. Install again: pip install --force-reinstall rusty-r2"
+    )
+
+
+def _steps(change: NDArray[np.int8], way: int) -> bytes:
+    """The way, how many are far, their places and values, then all the others packed."""
+    base, together = WAYS[way]
+    reach = base // 2
+    change = change.ravel().astype(np.int16)
+    far = np.abs(change) > reach
+    places = np.flatnonzero(far).astype("<u4")
+    digits = (np.where(far, 0, change) + reach).astype(np.uint8)
+    digits = np.pad(digits, (0, -len(digits) % together)).reshape(-1, together)
+    packed = (digits * base ** np.arange(together)).sum(axis=1).astype(np.uint8)
+    head = np.array([way, len(places)], "<u4").tobytes() + places.tobytes()
+    return _deflated(head + change[far].astype(np.int8).tobytes() + packed.tobytes())
+
+
+def _step(values: NDArray[np.int8], stream: bytes) -> None:
+    """Undo `_steps`: change the values in place."""
+    way, count = (int(number) for number in np.frombuffer(stream, "<u4", 2))
+    base, together = WAYS[way]
+    places = np.frombuffer(stream, "<u4", count, offset=8)
+    far = np.frombuffer(stream, np.int8, count, offset=8 + 4 * count)
+    packed = stream[8 + 5 * count :]
+    flat = values.reshape(-1)
+    flat[places] += far
+    for place in range(together):
+        digits = (np.arange(256) // base**place % base - base // 2).astype(np.int8)
+        some = flat[place::together]
+        some += np.frombuffer(packed.translate(digits.tobytes()), np.int8, len(some))
+
+
+def _by_byte(change: NDArray[np.int32]) -> bytes:
+    """All lowest bytes, all second bytes, …; the sign is the lowest bit, so that near is small."""
+    folded = (change << 1 ^ change >> 31).astype("<i4")
+    return bytes(folded.view(np.uint8).reshape(-1, 4).T.tobytes())
+
+
+def _from_bytes(stream: bytes) -> NDArray[np.int32]:
+    """Undo `_by_byte`."""
+    columns = np.frombuffer(stream, np.uint8).reshape(4, -1)
+    folded = np.ascontiguousarray(columns.T).view("<u4").ravel()
+    return np.asarray((folded >> 1).astype(np.int32) ^ -(folded & 1).astype(np.int32))
+
+
+def _deflated(content: bytes) -> bytes:
+    """Huffman's code alone: the differences have no repeats worth looking for."""
+    deflate = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
+    return deflate.compress(content) + deflate.flush()
+
+
+def _read(path: Path) -> Bytes:
+    try:
+        return np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(content).hexdigest()
