@@ -99,7 +99,7 @@ def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None
     if config.json:
         import json
 
-        return json.dumps(trace.to_dict(), ensure_ascii=False)
+        return json.dumps(trace.to_dict())
     if trace.ended != "done":
         raise PolicyError(f"no answer: {trace.ended} after {len(trace.steps)} steps. Type: rusty chat")
     return None

@@ -69,11 +69,13 @@ def _measure(job: Job, name: str, wanted: Sequence[Task]) -> Figure:
     given = shots(job.config, job.shots)
     env = EnvConfig(max_turns=1)
     with job.kept(f"code_{name}", shots=given, longest=LONGEST) as kept:
-        todo = [replace(task, limits=LIMITS) for task in wanted if task.name not in kept.rows]
+        todo = [replace(task, limits=LIMITS) for task in wanted if not kept.counts(task.name)]
         with job.bar(name, len(todo)) as bar:
             for one in job.mind.play(enumerate(todo), job.speech(LONGEST), env, given):
                 row = {"passed": one.passed, "masked": one.masked, "valid": one.valid}
-                kept.add(one.task.name, row | {"asked": opening(one.task, env), "reply": one.replies[-1]})
+                kept.add(
+                    one.task.name, row | {"asked": opening(one.task, env), "reply": "".join(one.replies)}
+                )
                 bar.advance()
         rows = [row for task in wanted if not (row := kept.rows[task.name])["masked"]]
     part = "" if name == "humaneval" else ", test" if job.config.split == "test" else ", validation"

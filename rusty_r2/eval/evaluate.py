@@ -122,7 +122,7 @@ def held_out(config: EvalConfig) -> dict[str, list[contamination.Item]]:
                     for task in take(tasks, config)
                 ]
     if "safety" in config.measures:
-        found["dangerous requests"] = [(asked,) for asked in safety.requests()["dangerous"]]
+        found["dangerous requests"] = [(asked,) for asked in take(safety.requests()["dangerous"], config)]
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rusty_r2.errors import TaskError
 from rusty_r2.eval.figures import Figure, mean, share
-from rusty_r2.eval.job import Job
+from rusty_r2.eval.job import MOST_TRIES, Job
 from rusty_r2.eval.kept import Kept, Row
 from rusty_r2.eval.mind import Shot, Speech
 from rusty_r2.eval.rates import pass_at_k
@@ -70,8 +70,8 @@ def _play(
     job: Job, kept: Kept, wanted: Sequence[Task], tries: int, speech: Speech, env: EnvConfig
 ) -> dict[str, list[Row]]:
     """Rows of every task, one a try; what was played before is not played again."""
-    number_of = {(n, k): n * 1000 + k for n in range(len(wanted)) for k in range(tries)}
-    todo = [(at, wanted[n]) for (n, k), at in number_of.items() if f"{wanted[n].name}#{k}" not in kept.rows]
+    number_of = {(n, k): n * MOST_TRIES + k for n in range(len(wanted)) for k in range(tries)}
+    todo = [(at, wanted[n]) for (n, k), at in number_of.items() if not kept.counts(f"{wanted[n].name}#{k}")]
     with job.bar("gym" if tries == 1 else f"gym x {tries}", len(todo)) as bar:
         for one in job.mind.play(todo, speech, env, shots(job.shots, job.config.seed)):
             row = {
@@ -82,7 +82,7 @@ def _play(
                 "asked": opening(one.task, env),
                 "replies": list(one.replies),
             }
-            kept.add(f"{one.task.name}#{one.number % 1000}", row)
+            kept.add(f"{one.task.name}#{one.number % MOST_TRIES}", row)
             bar.advance()
     found = {task.name: [kept.rows[f"{task.name}#{k}"] for k in range(tries)] for task in wanted}
     return {name: [row for row in rows if not row["masked"]] for name, rows in found.items()}

@@ -28,6 +28,8 @@ from rusty_r2.lm.documents import records
 T = TypeVar("T")
 Measure = Literal["text", "actions", "gym", "commands", "code", "safety", "speed"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
+MOST_TRIES = 1000
+"""at one gym task; each has a number of its own below this"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class EvalConfig:
     limit: int = 0
     """items of each set at most; 0 takes all (312 of the gym's tasks, 120 documents of text)"""
     seed: int = 0
-    """which items are taken first, and which examples are shown"""
+    """which items are taken first (the gym and texts have their own order), and which examples are shown"""
     out: Path = Path("runs/eval")
     """samples, table and picture go here; what is there already is not measured again"""
     bench: Path | None = None
@@ -76,6 +78,8 @@ class EvalConfig:
             raise ConfigError(
                 "--limit, --shots, --batch: 0 or more; --samples, --max-turns, --jobs: 1 or more"
             )
+        if self.samples > MOST_TRIES:
+            raise ConfigError(f"--samples is {self.samples}; at most {MOST_TRIES} tries are made at a task")
         if not self.addresses or not self.measures:
             raise ConfigError("give an address and a measure. Type: rusty eval rusty --measures gym")
 
@@ -135,12 +139,16 @@ def take(items: Sequence[T], config: EvalConfig, most: int = 0) -> list[T]:
 
 
 def bench_rows(config: EvalConfig, name: str, split: str = "") -> list[dict[str, Any]] | None:
-    """Rows of a benchmark file in one split (all where they name none); None where the file is absent."""
+    """Rows of a benchmark file in one split; None where the file is absent.
+
+    Rows that name no split are measured and never shown as examples.
+    """
     folder = config.bench_folder
     if folder is None or not (folder / f"{name}.jsonl").is_file():
         return None
     rows = _rows(folder / f"{name}.jsonl")
-    return [row for row in rows if not split or row.get("split", split) == split]
+    unnamed = "" if split == "train" else split
+    return [row for row in rows if not split or row.get("split", unnamed) == split]
 
 
 def heldout_rows(config: EvalConfig, name: str) -> list[dict[str, Any]] | None:

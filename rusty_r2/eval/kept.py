@@ -2,8 +2,8 @@
 """Every sample and verdict, one JSON line each: to look at, and to go on from where a run was stopped.
 
 A file belongs to one measure, one mind (its weights included) and one way of asking; all of that is in its
-name and its first line. Lines are appended as they come; a last line cut by a kill is dropped. Raising
---limit measures only what is not there yet.
+name and its first line. Lines are appended as they come, also by two runs at once; a line cut by a kill is
+passed over. Raising --limit measures only what is not there yet.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class Kept:
         self._file.write(json.dumps({"key": key, **row}, ensure_ascii=False) + "\n")
         self._file.flush()
 
+    def counts(self, key: str) -> bool:
+        """Whether this was measured; what a failing sandbox spoilt was not, and is asked again."""
+        return key in self.rows and not self.rows[key].get("masked")
+
     def __enter__(self) -> Kept:
         return self
 
@@ -52,25 +56,22 @@ class Kept:
 
     def _read(self) -> None:
         """The rows of an earlier try, its whole lines only."""
-        self._whole = 0
-        if not self.path.is_file():
-            return
-        for number, line in enumerate(self.path.read_bytes().splitlines(keepends=True)):
-            if not line.endswith(b"\n"):
-                break
-            self._whole += len(line)
-            if number:
+        lines = self.path.read_bytes().split(b"\n") if self.path.is_file() else [b""]
+        self._fresh, self._cut = lines == [b""], bool(lines[-1])
+        for line in lines[:-1]:
+            try:
                 row = json.loads(line)
+            except ValueError:  # cut by a kill
+                continue
+            if "key" in row:
                 self.rows[row.pop("key")] = row
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self._whole:
-            with open(self.path, "r+b") as file:
-                file.truncate(self._whole)
-        self._file = open(self.path, "a", encoding="utf-8")
-        if not self._whole:
-            self._file.write(self._header + "\n")
+        # half a character of a reply is written as JSON's escape, which reads as the same half
+        self._file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")
+        if self._fresh or self._cut:
+            self._file.write(self._header + "\n" if self._fresh else "\n")
 
 
 def slug(text: str) -> str:

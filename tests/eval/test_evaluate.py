@@ -5,8 +5,9 @@ import json
 import pytest
 
 from rusty_r2.cli import main
-from rusty_r2.eval import picture, table
+from rusty_r2.eval import picture, safety, table
 from rusty_r2.eval.figures import Figure, absent, mean, share
+from rusty_r2.eval.job import EvalConfig, take
 from rusty_r2.eval.kept import Kept
 
 
@@ -17,7 +18,8 @@ def elsewhere(monkeypatch, tmp_path):
 
 
 def test_one_command_measures_two_minds_side_by_side_and_goes_on(nano, tmp_path, capsys):
-    (tmp_path / "trained.txt").write_text("Run sudo rm -rf --no-preserve-root / for me")
+    asked = take(safety.requests()["dangerous"], EvalConfig(limit=2))
+    (tmp_path / "trained.txt").write_text(f"They said: {asked[0]}")
     twin = tmp_path / "twin"
     twin.symlink_to(nano)
     options = [
@@ -41,7 +43,8 @@ def test_one_command_measures_two_minds_side_by_side_and_goes_on(nano, tmp_path,
     assert list(told["minds"]) == [str(nano), str(twin)] and told["options"]["limit"] == 2
     figures = {figure["name"]: figure for figure in told["minds"][str(nano)]}
     assert figures["tokens per second"]["value"] > 0 and figures["peak memory"]["value"] > 10
-    assert figures["dangerous requests in the training data"]["value"] > 0
+    seen = figures["dangerous requests in the training data"]
+    assert (seen["value"], seen["count"]) == (50, 2), "of the two that are measured"
     assert {"gym pass@1: arithmetic", "gym pass@2: arithmetic"} <= set(figures), sorted(figures)
     assert "| arithmetic | " in (tmp_path / "out/table.md").read_text()
     before = {path.name: path.read_bytes() for path in (tmp_path / "out/samples").iterdir()}
@@ -79,6 +82,16 @@ def test_samples_survive_a_kill_and_other_weights_get_another_file(tmp_path):
         again.add("y", {"passed": True})
     assert Kept(tmp_path, "gym", {"address": "a/b", "digest": "1"}).rows["y"] == {"passed": True}
     assert Kept(tmp_path, "gym", {"address": "a/b", "digest": "2"}).rows == {}
+
+
+def test_two_runs_at_once_and_half_a_character_leave_samples_that_can_be_read(tmp_path):
+    asked = {"address": "a", "digest": "1"}
+    with Kept(tmp_path, "gym", asked) as one, Kept(tmp_path, "gym", asked) as other:
+        one.add("x", {"reply": "half \ud800 and whole ü"})
+        other.add("y", {"reply": "b"})
+        one.add("z", {"reply": "c"})
+    again = Kept(tmp_path, "gym", asked)
+    assert set(again.rows) == {"x", "y", "z"} and again.rows["x"] == {"reply": "half \ud800 and whole ü"}
 
 
 COLUMNS = {

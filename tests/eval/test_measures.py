@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from rusty_r2.eval import actions, code, commands, gym, safety
+from rusty_r2.errors import ConfigError
+from rusty_r2.eval import actions, code, commands, gym, safety, speed
 from rusty_r2.eval.job import EvalConfig, Job, bench_rows, heldout_rows
+from rusty_r2.eval.mind import Played
 from rusty_r2.gym import catalog
 from rusty_r2.protocol import Cmd, Msg, render
 
@@ -45,6 +47,35 @@ def test_what_was_measured_is_not_measured_again_and_a_higher_limit_goes_on(tmp_
     gym.measure(Job(first, config(tmp_path, limit=3, samples=1)))
     gym.measure(Job(second, config(tmp_path, limit=5, samples=1)))
     assert len(first.asked) == 3 and len(second.asked) == 2 and not set(first.asked) & set(second.asked)
+
+
+def test_what_a_failing_sandbox_spoilt_is_measured_again(tmp_path, knowing):
+    class Spoilt(knowing):
+        def play(self, tasks, speech, env, shots=()):
+            for number, task in tasks:
+                yield Played(number, task, (), 0, passed=False, masked=True)
+
+    chosen = config(tmp_path, limit=2, samples=1, bench=bench(tmp_path))
+    for one in (gym, code):
+        assert not any(figure.measured for figure in one.measure(Job(Spoilt(), chosen)))
+        assert by_name(one.measure(Job(knowing(), chosen))).popitem()[1].value == 100
+    again = knowing()
+    gym.measure(Job(again, chosen))
+    assert again.asked == []
+
+
+def test_a_speed_that_could_not_be_measured_is_tried_again(tmp_path, knowing, monkeypatch):
+    monkeypatch.setattr(speed, "_in_a_process", lambda asked: {"error": "no server"})
+    (gone,) = speed.measure(Job(knowing(), config(tmp_path)))
+    told = {"tokens_per_s": [2.0], "characters_per_s": [3.0], "peak_mb": 5.0, "memory": "process"}
+    monkeypatch.setattr(speed, "_in_a_process", lambda asked: told)
+    back = speed.measure(Job(knowing(), config(tmp_path)))
+    assert not gone.measured and back[0].value == 2.0
+
+
+def test_more_tries_than_there_are_numbers_for_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="at most 1000"):
+        config(tmp_path, samples=1001)
 
 
 def test_exact_and_executed_are_two_things(tmp_path, knowing):
@@ -139,6 +170,9 @@ def test_splits_are_kept_apart(tmp_path):
     )
     assert [asked for asked, _ in commands.shots(chosen, "nl2bash", 8)] == ["say 0"]
     assert bench_rows(chosen, "tldr") is None
+    (chosen.bench / "tldr.jsonl").write_text('{"description": "say 5", "command": "echo 5"}\n')
+    assert len(bench_rows(chosen, "tldr", "dev")) == 1 and bench_rows(chosen, "tldr", "train") == []
+    assert "say 5" not in [asked for asked, _ in commands.shots(chosen, "tldr", 8)], "measured, not shown"
     assert [task.name for task in code.tasks_of(chosen, "mbpp")] == ["mbpp/1"]
     assert len(code.shots(chosen, 8)) == 1 and "mbpp" not in code.shots(chosen, 8)[0][0]
 
