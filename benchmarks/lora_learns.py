@@ -2,7 +2,6 @@
 """Do KTO, online GRPO and offline GRPO teach a real small model tasks it never saw? SmolLM2-135M in the gym.
 
     OMP_NUM_THREADS=1 python benchmarks/lora_learns.py --method kto --seed 1        (or online, offline)
-    python benchmarks/lora_learns.py --method picture --picture docs/pictures/lora_learns.png
 
 The task is the action protocol and the easiest families of the gym: one JSON object with one shell command,
 which the sandbox carries out. SmolLM2 never says such a thing by itself, so all methods and seeds begin with
@@ -12,7 +11,8 @@ other two learn from what the warm model was recorded saying to tasks of the see
 with their rewards and probabilities, three replies of the model's and one of a perfect player's (or, with
 --no-expert, the model's alone); `kto` from labelled traces: liked, the command that does what was asked,
 disliked, the model's own wrong one. Held-out tasks have names, numbers and files that training never
-draws; before and after play the same tasks with the same seeds. Each result is a line in results.jsonl.
+draws; before and after play the same tasks with the same seeds. Each result is a line in results.jsonl, and
+lora_picture.py draws them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ WARM_SEED = 1000
 
 @dataclass(frozen=True)
 class Options:
-    method: Literal["warm", "kto", "online", "offline", "picture"] = "kto"
-    """what to learn with; warm: only the warm start; picture: draw what the runs in --folder measured"""
+    method: Literal["warm", "kto", "online", "offline"] = "kto"
+    """what to learn with; warm: only the warm start"""
     seed: int = 1
     """of tasks, samples and weights"""
     folder: Path = Path("runs/lora-learns")
@@ -104,25 +104,15 @@ class Options:
     """processes that judge replies online"""
     device: str = "auto"
     """auto, cpu, cuda"""
-    picture: Path = Path("lora_learns.png")
-    """where the picture goes"""
 
 
 STEPS = {"kto": 11, "online": 16, "offline": 12}
 ROWS = {"kto": 8, "online": 16, "offline": 16}
-CURVES = (
-    ("kto", "rewards/margins", "KTO: margin of good over bad"),
-    ("online", "play/pass_rate", "online GRPO: replies that pass"),
-    ("offline", "clip_ratio/region_mean", "offline GRPO: tokens clipped"),
-)
-"""method, number and title of each curve"""
 RATES = {"kto": 4e-4, "online": 3e-4, "offline": 4e-4}
 
 
 def main(options: Options) -> None:
-    if options.method == "picture":
-        draw(options)
-    elif options.method == "warm":
+    if options.method == "warm":
         warm = warm_start(options)
         for heat in heats(options).values():
             print(before(options, warm, heat).facts())
@@ -372,46 +362,6 @@ def asked(options: Options, task: Task) -> list[dict[str, str]]:
 
 def said(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
-
-
-def draw(options: Options) -> None:
-    """Curves of the runs, and what came of them on held-out tasks."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, places = pyplot.subplots(1, 4, figsize=(13, 3), dpi=80, constrained_layout=True)
-    for place, (method, name, title) in zip(places, CURVES, strict=False):
-        for run in sorted(options.folder.glob(f"{method}-seed*")):
-            if run.is_dir():
-                points = [(line["step"], line[name]) for line in metrics(run) if line.get(name) is not None]
-                place.plot(*smooth(points), label=run.name.rpartition("-")[2])
-        place.set(title=title, xlabel="step")
-        place.legend(fontsize=7)
-    results(options, places[-1])
-    options.picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(options.picture)
-    print(options.picture)
-
-
-def smooth(points: list[tuple[int, float]], width: int = 5) -> tuple[list[int], list[float]]:
-    """Means of the last few values."""
-    parts = [points[max(0, at + 1 - width) : at + 1] for at in range(len(points))]
-    return [step for step, _ in points], [sum(value for _, value in part) / len(part) for part in parts]
-
-
-def results(options: Options, place: Any) -> None:
-    """Held-out tasks solved after each run, with intervals; the warm start as a band."""
-    lines = [json.loads(line) for line in (options.folder / "results.jsonl").read_text().splitlines()]
-    lines.sort(key=lambda line: (line["method"], line["seed"]))
-    for at, line in enumerate(lines):
-        value, low, high = (100 * number for number in line["sampled"]["passed"]["after"])
-        place.errorbar(at, value, [[value - low], [high - value]], fmt="o", color="tab:blue", capsize=3)
-    _, low, high = (100 * number for number in lines[0]["sampled"]["passed"]["before"])
-    place.axhspan(low, high, color="tab:gray", alpha=0.3)
-    place.set_xticks(range(len(lines)), [f"{line['method']} {line['seed']}" for line in lines], rotation=90)
-    place.set(title="held-out tasks solved, %", ylim=(0, 100))
 
 
 if __name__ == "__main__":
