@@ -7,6 +7,7 @@ python benchmarks/lora_picture.py --folder runs/lora-learns --picture docs/pictu
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ CURVES = (
 
 def draw(folder: Path = Path("runs/lora-learns"), picture: Path = Path("lora_learns.png")) -> None:
     """Curves of the runs in `folder`, and what came of them on held-out tasks."""
+    if not (folder / "results.jsonl").is_file():
+        sys.exit(f"{folder} holds no results. Run benchmarks/lora_learns.py first")
     figure, places = pyplot.subplots(1, 4, figsize=(13, 3), dpi=80, constrained_layout=True)
     for place, (method, name, title) in zip(places, CURVES, strict=False):
         for run in sorted(folder.glob(f"{method}-seed*")):
