@@ -25,7 +25,7 @@ import tyro
 from rusty_r2 import archive
 from rusty_r2.agent.telling import counted, headline, parts, short, tell, verdict
 from rusty_r2.data.importers import kinds
-from rusty_r2.errors import ConfigError, RustyError, StoreError
+from rusty_r2.errors import ConfigError, DataError, RustyError, StoreError
 from rusty_r2.gym.safetext import one_line
 from rusty_r2.rewards.labeler import by_doubt
 from rusty_r2.rewards.learned import LearnedReward, usual_path
@@ -340,6 +340,10 @@ def bring_in(config: ImportConfig) -> str:
         print(one_line(line, 1000), file=sys.stderr)
     if len(problems) > SHOWN:
         print(f"… and {len(problems) - SHOWN} more", file=sys.stderr)
+    if not added and not known:
+        raise DataError(
+            f"no trace was found in {', '.join(map(str, config.files))}. Kinds: rusty trace import --help"
+        )
     passed = counted(len(problems), "part")
     told = f"{counted(added, 'trace')} added, {known} known already, {passed} passed over"
     return f"{told}\n{where}\nnext: rusty trace list"

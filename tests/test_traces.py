@@ -191,6 +191,10 @@ def test_import_names_what_it_passed_over(tmp_path, capsys):
         assert store.find()[0].agent_name == "mine"
     with pytest.raises(DataError, match="holds no conversation"):
         bring_in(ImportConfig((tmp_path / "other.json",)))
+    (tmp_path / "empty").mkdir()
+    for nothing in (tmp_path / "empty", tmp_path / "nowhere.jsonl"):
+        with pytest.raises(DataError, match="no trace was found in .* Kinds: rusty trace import --help"):
+            bring_in(ImportConfig((nothing,)))
     with pytest.raises(ConfigError, match="name a file"):
         bring_in(ImportConfig(()))
 

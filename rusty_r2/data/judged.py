@@ -214,9 +214,10 @@ def write_rows(
     """Write the rows of both splits; returns what a person should read."""
     shown = [*problems[:10], *([f"… {len(problems) - 10} more"] if len(problems) > 10 else [])]
     lines = [*(f"passed over: {line}" for line in shown), report.table(f"{kind} rows")]
-    path = rows.save((one.to_dict() for one in examples if one.split == "train"), output)
-    lines.append(str(path))
-    if any(one.split == "eval" for one in examples):
-        kept_out = (one.to_dict() for one in examples if one.split == "eval")
-        lines.append(str(rows.save(kept_out, rows.eval_path(path))))
+    kept = [one.to_dict() for one in examples if one.split == "train"]
+    kept_out = [one.to_dict() for one in examples if one.split == "eval"]
+    path = rows.save(kept, output)
+    lines.append(f"{len(kept):,} to train on: {path}")
+    if kept_out:
+        lines.append(f"{len(kept_out):,} to compare with: {rows.save(kept_out, rows.eval_path(path))}")
     return "\n".join([*lines, f"next: rusty train {rows.TRAINED_BY[kind]} --data {path}"])
