@@ -58,6 +58,16 @@ def matters(change: Change) -> bool:
     return change.kind != "protected" and not CACHES & set(change.path.split("/"))
 
 
+def on_disk(folder: Path, path: str) -> bytes:
+    """What a file of the folder holds; OSError where a link or a pipe stands there."""
+    place = folder / path
+    if place.is_symlink() or place.resolve() != place:
+        raise OSError(f"{path} goes through a link")
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise OSError(f"{path} is not a file")  # a pipe would be waited for
+    return place.read_bytes()
+
+
 def may_show(folder: Path, name: str) -> bool:
     """Whether a word of a request is a file of the folder that can be shown with it."""
     place = folder / name

@@ -45,6 +45,8 @@ class Screen:
         self._counting, self._counted = False, 0.0
         self.hidden: list[str] = []
         """all lines of what was last shown, where some of them were cut"""
+        self._unnamed: list[str] = []
+        """all paths a command changed, where some of them were not named"""
 
     # ── the reply as it is written ──────────────────────────────────────────────────────────────
 
@@ -97,6 +99,7 @@ class Screen:
     def command(self, command: str) -> None:
         lines = command.split("\n")
         self.hidden = lines if len(lines) > OUTPUT_LINES or len(command) > LONG_LINE else []
+        self._unnamed = []
         self._block("$ ", command, "bold", limit=OUTPUT_LINES)
 
     def result(self, result: Result) -> None:
@@ -108,7 +111,9 @@ class Screen:
     def edit(self, lines: list[str]) -> None:
         """A coloured diff; where it is cut, the cut says how much is missing."""
         cut = _cut(lines, DIFF_LINES)
-        self.hidden = lines if len(cut) < len(lines) or any(len(line) > LONG_LINE for line in lines) else []
+        short = len(cut) == len(lines) and all(len(line) <= LONG_LINE for line in lines)
+        self.hidden = [] if short and not self._unnamed else [*self._unnamed, *lines]
+        self._unnamed = []
         for line in cut:
             self._line("± ", one_line(line, LONG_LINE), _DIFF.get(line[:1], ""))
 
@@ -126,6 +131,7 @@ class Screen:
             self._line("± ", f"{mark} {one_line(change.path)}{size}", style)
         if len(names) > OUTPUT_LINES:
             self._line("± ", f"… and {len(names) - OUTPUT_LINES} more", "cyan")
+            self._unnamed = [f"{mark} {one_line(change.path)}" for mark, _, change in names]
 
     def notice(self, text: str) -> None:
         self._line("· ", one_line(text, 600), "dim")

@@ -27,7 +27,7 @@ from rusty_r2.agent.approval import YES, Allow, Approval
 from rusty_r2.agent.carry import carry_over
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
-from rusty_r2.agent.protected import PROTECTED, is_protected, matters, may_show, secrets
+from rusty_r2.agent.protected import PROTECTED, is_protected, matters, may_show, on_disk, secrets
 from rusty_r2.errors import ConfigError, ProtocolError, RustyError, SandboxError, TaskError
 from rusty_r2.gym.env import clip, listed, shown
 from rusty_r2.gym.sandbox import Change, Limits, Mode, Result, Sandbox, open_sandbox
@@ -224,13 +224,8 @@ class Workspace:
 
     def _content(self, path: str) -> bytes | None:
         """What the file holds now, in the dry run's view where there is one."""
-        place = self.folder / path
         try:
-            if self._dry:
-                return self._opened().read(path)
-            if place.is_symlink() or place.resolve() != place:
-                raise OSError(f"{path} goes through a link")
-            return place.read_bytes()
+            return self._opened().read(path) if self._dry else on_disk(self.folder, path)
         except FileNotFoundError:
             return None
 
@@ -293,16 +288,17 @@ class Workspace:
         return []
 
     def _compared(self, box: Sandbox, changes: Sequence[Change]) -> list[str]:
-        """The diff of the first files that changed."""
+        """The diff of the first files that changed; those it leaves out are named."""
         lines: list[str] = []
         files = [c for c in changes if c.kind in ("modified", "added") and not c.path.endswith("/")]
         for change in files[:COMPARED]:
-            try:
-                before = (self.folder / change.path).read_bytes() if change.kind == "modified" else None
+            before = None
+            with contextlib.suppress(OSError):  # it was a link or a pipe
+                before = on_disk(self.folder, change.path) if change.kind == "modified" else None
+            with contextlib.suppress(OSError):  # it is one now: its name is shown
                 lines += diff(change.path, before, box.read(change.path))
-            except OSError:
-                continue  # a link, or a folder that became a file: its name is shown
-        return lines
+        left = [f"@@ not compared: {c.path} ({c.kind}, {c.size:,} bytes) @@" for c in files[COMPARED:]]
+        return [*lines, *left]
 
     def _remembered(self, box: Sandbox) -> dict[str, bytes] | None:
         try:

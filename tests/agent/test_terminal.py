@@ -231,8 +231,10 @@ def test_ask_answers_once(folder, tmp_path):
     model = script(tmp_path, Cmd("echo x > a"), Msg("Made."))
     words = ("--model", model, "--workspace", folder, "--ask", "never")
     assert rusty("ask", "make a", *words).stdout == "Made.\n" and (folder / "a").exists()
-    told = rusty("ask", *words, "--json", "--no-store", said="make a")
+    odd = script(tmp_path, Cmd("printf '\\302\\2332J\\342\\200\\256'"), Msg("Made."))
+    told = rusty("ask", "--model", odd, *words[2:], "--json", "--no-store", said="make a")
     trace = json.loads(told.stdout)
+    assert told.stdout.isascii(), "nothing that a terminal would obey"
     assert trace["user_query"] == "make a" and len(trace["steps"]) == 2
     with TraceStore() as store:
         assert store.count() == 1

@@ -1,6 +1,7 @@
 """A person's folder in an agent's hands: what changes, what never does, and that all of it can be undone."""
 
 import contextlib
+import io
 import os
 import socket
 import threading
@@ -11,6 +12,7 @@ import pytest
 
 from rusty_r2.agent.approval import Answer, Approval, kind_of
 from rusty_r2.agent.protected import PROTECTED, is_protected
+from rusty_r2.agent.screen import Screen
 from rusty_r2.agent.workspace import LIMITS, Unseen, Workspace
 from rusty_r2.errors import ConfigError
 from rusty_r2.gym.sandbox import probe
@@ -156,6 +158,25 @@ def test_an_edit_does_not_leave_the_folder(folder, path, tmp_path):
     with place(folder) as work:
         assert do(work, Edit(path, "x"))[0].startswith("SYSTEM_MSG: EDIT refused")
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.timeout(60)
+def test_an_edit_does_not_wait_for_a_pipe(folder):
+    os.mkfifo(folder / "pipe")
+    with place(folder) as work:
+        assert do(work, Edit("pipe", "x"))[0] == "SYSTEM_MSG: EDIT refused: pipe is not a file"
+
+
+@needs_ns
+def test_files_that_are_not_compared_are_named_and_all_can_be_looked_at(folder):
+    screen = Screen(live=False, err=io.StringIO())
+    (folder / "a_link").symlink_to("check.py")
+    with place(folder) as work:
+        work.watcher = screen
+        made = "for n in $(seq 10 60); do echo $n > f$n; done"
+        do(work, Cmd(f"rm a_link; echo swapped > a_link; rm check.py; {made}"))
+    for wanted in ("- check.py", "+ f60", "@@ not compared: f60 (added, 3 bytes) @@", "+swapped"):
+        assert any(wanted in line for line in screen.hidden), (wanted, screen.hidden)
 
 
 @needs_ns
