@@ -45,7 +45,8 @@ def tasks_of(config: EvalConfig, name: str, split: str = "") -> list[Task] | Non
 def shots(config: EvalConfig, count: int) -> list[Shot]:
     """Short solved tasks of MBPP's training part."""
     rows = tasks_of(config, "mbpp", "train") or [] if count else []
-    short = [task for task in rows if len(str(task.solution[benchmarks.FILE])) < 240]
+    named = [task for task in rows if task.split == "train"]  # rows without a split are measured
+    short = [task for task in named if len(str(task.solution[benchmarks.FILE])) < 240]
     random.Random(config.seed).shuffle(short)
     return [
         (opening(task, EnvConfig()), render(Edit(path, str(text))))

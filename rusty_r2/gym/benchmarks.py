@@ -63,7 +63,7 @@ def _is_local(source: str | Path) -> bool:
 def _local(path: Path, split: str) -> Iterator[Row]:
     """Rows of a JSONL file; where they name their split, only those of the one asked for."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise TaskError(
             f"{path} cannot be read ({error.strerror}). Give a JSONL file or a name on the hub"
