@@ -1,10 +1,13 @@
 #!/bin/sh
-# The circle with SmolLM2, offline: a demonstration round, a poisoned one that is refused, and the way back.
-# About ten minutes of one core for the first round (docs/log.md has the figures).
+# SPDX-License-Identifier: AGPL-3.0-or-later
+# The loop with SmolLM2, offline: a demonstration round, a poisoned one that is refused, and the way back.
+#
+#     sh runs/loop.sh                 about ten minutes of one core for the first round (docs/log.md has the figures)
 set -eu
+PATH="$(cd "$(dirname "$0")/.." && pwd)/.venv/bin:$PATH"
 small="--max-steps 8 --batch-size 4 --accumulate 1 --max-length 256 --tasks 0"
 rusty loop --name agent --source demo --method kto --learning-rate 5e-4 $small
 rusty models agent
 rusty loop --name agent --source poison --method sft --learning-rate 2e-3 $small    # trained, tried, refused
 rusty models agent
-rusty chat --model agent
+echo "next: rusty chat --model agent"
