@@ -87,6 +87,55 @@ def tiny_rwkv(tmp_path_factory, words):
 
 
 @pytest.fixture(scope="session")
+def tokenizer():
+    """The one that ships."""
+    pytest.importorskip("tokenizers", reason="pip install 'rusty-r2[train]'")
+    from rusty_r2.lm.tokenizer import Tokenizer
+
+    return Tokenizer.load()
+
+
+@pytest.fixture
+def lively(tokenizer):
+    """A small model with its words whose output is not all zeros, so that choices differ."""
+    import torch
+
+    from rusty_r2.lm.rwkv import TinyRWKVLM
+
+    torch.manual_seed(0)
+    model = TinyRWKVLM(len(tokenizer), d_embed=16, d_hidden=32, n_layers=2).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.08 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture
+def drills(tokenizer, tmp_path):
+    """A folder of drills in rows of 24 tokens, in which the answer to "Say no." is no."""
+    import json
+
+    import numpy as np
+
+    from rusty_r2 import files
+    from rusty_r2.data.drills import KINDS, MANIFEST, Kind
+    from rusty_r2.data.packed import pack
+    from rusty_r2.lm.chat import encode_conversations
+    from rusty_r2.lm.tokenizer import END
+
+    said = encode_conversations(tokenizer, [[("user", "Say no."), ("assistant", "no")]] * 400)
+    ids, own = pack([(np.array(ids, np.uint16), np.array(own)) for ids, own in said], 24)
+    own &= ids != END  # the word alone is learned
+    kinds = {name: vars(Kind(rows=len(ids) * (name == "drills"), tokens=ids.size)) for name in KINDS}
+    facts = {"seq_len": 24, "tokenizer": tokenizer.fingerprint, "kinds": kinds}
+    with files.whole_folder(tmp_path / "drills") as folder:
+        (folder / "ids.u16").write_bytes(ids.tobytes())
+        (folder / "own.u8").write_bytes(own.tobytes())
+        (folder / MANIFEST).write_text(json.dumps(facts))
+    return tmp_path / "drills"
+
+
+@pytest.fixture(scope="session")
 def small_llama(tmp_path_factory):
     """A folder with a random Llama of 30,000 weights that knows ChatML and 400 words of Python's library."""
     pytest.importorskip("transformers", reason="pip install 'rusty-r2[train]'")

@@ -1,5 +1,6 @@
 """PPO is right (its formulas against their definitions, its first ratio against 1) and it learns."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,20 +11,17 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
 
-from rusty_r2 import run  # noqa: E402
 from rusty_r2.agent import players as rollouts  # noqa: E402
 from rusty_r2.agent.players import Players  # noqa: E402
-from rusty_r2.errors import CheckpointError, ConfigError, TrainingError  # noqa: E402
 from rusty_r2.gym import catalog  # noqa: E402
 from rusty_r2.gym.env import EnvConfig  # noqa: E402
-from rusty_r2.lm import checkpoint  # noqa: E402
 from rusty_r2.lm.engine import Engine  # noqa: E402
-from rusty_r2.lm.rwkv import TinyRWKVLM  # noqa: E402
 from rusty_r2.lm.sampling import Sampling  # noqa: E402
-from rusty_r2.lm.tokenizer import VOCAB, Tokenizer  # noqa: E402
+from rusty_r2.lm.tokenizer import VOCAB  # noqa: E402
 from rusty_r2.train import ppo  # noqa: E402
 from rusty_r2.train.buffer import Batch, Choices, RolloutBuffer  # noqa: E402
 from rusty_r2.train.ppo import PPOConfig, gae, group_advantages, judge, ppo_loss, to_come  # noqa: E402
+from rusty_r2.train.ppo_replay import Replay  # noqa: E402
 
 NOWHERE = Path("nowhere")
 numbers = st.floats(-3, 3, width=32)
@@ -91,21 +89,6 @@ def test_the_clipped_loss_is_the_papers(seed):
     assert float(facts["policy/clipped"]) > 0
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer.load()
-
-
-def lively_model(words, seed=0):
-    """A small model whose output is not all zeros, so that choices differ."""
-    torch.manual_seed(seed)
-    model = TinyRWKVLM(words, d_embed=16, d_hidden=32, n_layers=2).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.08 * torch.randn_like(parameter))
-    return model
-
-
 def played(model, tokenizer, *, weights="fp32", sampling=None, grammar=None, count=6, max_new_tokens=14):
     sampling = sampling or Sampling(temperature=1.0, seed=5)
     players = Players(
@@ -135,71 +118,71 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_first_ratio_is_one_for_every_token_in_every_mode(tokenizer, mode):
+def test_the_first_ratio_is_one_for_every_token_in_every_mode(lively, tokenizer, mode):
     sampling, constrained = MODES[mode]
     grammar = None
     if constrained:
         from rusty_r2.lm.grammar import ActionGrammar
 
         grammar = ActionGrammar(tokenizer)
-    model = lively_model(len(tokenizer))
-    episodes = played(model, tokenizer, sampling=sampling, grammar=grammar)
+    episodes = played(lively, tokenizer, sampling=sampling, grammar=grammar)
     assert all(len(episode.replies) == 2 for episode in episodes if not episode.passed and not episode.masked)
     buffer = RolloutBuffer(episodes)
     batch = buffer.batch(range(len(buffer)))
     with torch.no_grad():
-        choices = batch.choices(model, sampling)
+        choices = batch.choices(lively, sampling)
     assert float(((choices.logp - batch.logp).exp() - 1).abs().max()) < 1e-5
     assert float((choices.value - batch.value).abs().max()) < 1e-5
     assert (choices.entropy >= 0).all() and (choices.logp <= 0).all()
 
 
-def test_what_episodes_begin_with_is_read_once_and_learned_from_as_if_read_by_each(tokenizer):
-    model = lively_model(len(tokenizer))
+def test_what_episodes_begin_with_is_read_once_and_learned_from_as_if_read_by_each(lively, tokenizer):
     sampling = Sampling(temperature=1.0, seed=5)
-    buffer = RolloutBuffer(played(model, tokenizer, count=3, max_new_tokens=4))
+    buffer = RolloutBuffer(played(lively, tokenizer, count=3, max_new_tokens=4))
     batch = buffer.batch(range(3))
     rows = [episode.ids for episode in buffer.episodes]
     assert batch.shared > 100 and all(row[: batch.shared] == rows[0][: batch.shared] for row in rows)
     assert not batch.acted[:, : batch.shared + 1].any() and buffer.batch([0]).shared == 0
     found = []
     for way in (batch, replace(batch, shared=0)):
-        model.zero_grad()
-        choices = way.choices(model, sampling)
+        lively.zero_grad()
+        choices = way.choices(lively, sampling)
         (choices.logp.sum() + choices.value.square().sum()).backward()
-        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        gradients = [p.grad.clone() for p in lively.parameters() if p.grad is not None]
         found.append([choices.logp.detach(), choices.value.detach(), *gradients])
     for once, each in zip(*found, strict=True):
         assert (once - each).abs().max() <= 1e-4 * each.abs().max() + 1e-6
 
 
 @pytest.mark.parametrize("grid", [(1, 1), (4, 32)])
-def test_rows_in_parts_are_rows_together(tokenizer, grid, monkeypatch):
+def test_rows_in_parts_are_rows_together(lively, tokenizer, grid, monkeypatch):
     from rusty_r2.train import buffer as tensors
 
     monkeypatch.setattr(tensors, "PART", 2)
     monkeypatch.setitem(tensors.GRID, "cpu", grid)
-    model, sampling = lively_model(len(tokenizer)), Sampling(temperature=1.0, top_k=9, seed=5)
-    buffer = RolloutBuffer(played(model, tokenizer, sampling=sampling, count=9, max_new_tokens=4))
+    sampling = Sampling(temperature=1.0, top_k=9, seed=5)
+    buffer = RolloutBuffer(played(lively, tokenizer, sampling=sampling, count=9, max_new_tokens=4))
     batch = buffer.batch(range(9))
     sizes = [batch.ids[rows, batch.shared + 1 : columns].shape for rows, columns in batch.parts]
     assert len(sizes) > 1 and sizes[0][1] <= sizes[-1][1]
     assert all(rows % grid[0] == 0 and columns % grid[1] == 0 for rows, columns in sizes)
     together = replace(batch, parts=(), shared=0)
     with torch.no_grad():
-        for one, other in zip(batch.choices(model, sampling), together.choices(model, sampling), strict=True):
+        for one, other in zip(
+            batch.choices(lively, sampling), together.choices(lively, sampling), strict=True
+        ):
             assert torch.allclose(one, other, atol=1e-5)
-        assert torch.allclose(batch.choices(model, sampling).logp, batch.logp, atol=1e-5)
+        assert torch.allclose(batch.choices(lively, sampling).logp, batch.logp, atol=1e-5)
     assert batch.logp.tolist() == buffer.logp[batch.places].tolist()
     alone = [buffer.batch([row]) for row in range(9)]
     assert sorted(batch.places.tolist()) == [place for one in alone for place in one.places.tolist()]
 
 
-def test_an_episode_is_the_conversation_and_only_its_own_tokens_act(tokenizer):
+def test_an_episode_is_the_conversation_and_only_its_own_tokens_act(lively, tokenizer):
     from rusty_r2.agent.prompt import SYSTEM
     from rusty_r2.lm.chat import encode_turn, open_chat, open_reply
 
-    for episode in played(lively_model(len(tokenizer)), tokenizer):
+    for episode in played(lively, tokenizer):
         ids = [
             *open_chat(),
             *encode_turn(tokenizer, "system", SYSTEM),
@@ -221,10 +204,9 @@ def test_an_episode_is_the_conversation_and_only_its_own_tokens_act(tokenizer):
         assert episode.total == pytest.approx(-0.5 * len(episode.replies))
 
 
-def test_what_an_episode_says_does_not_depend_on_who_else_plays(tokenizer):
-    model = lively_model(len(tokenizer))
-    many = played(model, tokenizer, count=6)
-    again = played(model, tokenizer, count=3)
+def test_what_an_episode_says_does_not_depend_on_who_else_plays(lively, tokenizer):
+    many = played(lively, tokenizer, count=6)
+    again = played(lively, tokenizer, count=3)
     assert [episode.ids for episode in many[:3]] == [episode.ids for episode in again]
     assert [episode.logp for episode in many[:3]] == [episode.logp for episode in again]
 
@@ -236,14 +218,14 @@ def test_what_an_episode_says_does_not_depend_on_who_else_plays(tokenizer):
         pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
     ],
 )
-def test_a_scribe_plays_the_episodes_that_are_played_word_by_word(tokenizer, device):
+def test_a_scribe_plays_the_episodes_that_are_played_word_by_word(lively, tokenizer, device):
     from rusty_r2.lm.engine_torch import TorchModel
     from rusty_r2.lm.scribe import Scribe
 
-    model, sampling = lively_model(len(tokenizer)), Sampling(temperature=1.0, seed=5)
-    expected = played(model, tokenizer, count=5)
+    sampling = Sampling(temperature=1.0, seed=5)
+    expected = played(lively, tokenizer, count=5)
     players = Players(tokenizer, slots=4, sampling=sampling, max_new_tokens=14, env=EnvConfig(max_turns=2))
-    engine = Engine(TorchModel(model, weights="fp32", device=device), backend="torch")
+    engine = Engine(TorchModel(lively, weights="fp32", device=device), backend="torch")
     if device == "cpu":  # a GPU's engine brings its own
         players._engine = engine
         players._made = Scribe(
@@ -262,13 +244,13 @@ def test_a_scribe_plays_the_episodes_that_are_played_word_by_word(tokenizer, dev
     buffer = RolloutBuffer(found)
     batch = buffer.batch(range(len(buffer)))
     with torch.no_grad():
-        choices = batch.choices(model, sampling)
+        choices = batch.choices(lively, sampling)
     assert float(((choices.logp - batch.logp).exp() - 1).abs().max()) < 1e-4
     assert float((choices.value - batch.value).abs().max()) < 1e-4
 
 
-def test_a_masked_episode_is_left_out(tokenizer):
-    episodes = played(lively_model(len(tokenizer)), tokenizer, count=3)
+def test_a_masked_episode_is_left_out(lively, tokenizer):
+    episodes = played(lively, tokenizer, count=3)
     episodes[1].masked = True
     assert [episode.number for episode in RolloutBuffer(episodes).episodes] == [0, 2]
     assert rollouts.facts(episodes)["play/masked"] == 1
@@ -302,154 +284,67 @@ class Bandit:
         pass
 
 
-def test_it_learns_a_two_choice_toy_from_chance_to_above_nine_tenths(tokenizer, monkeypatch):
-    """Two words are possible; one is right. The whole machinery runs: engine, buffer, advantages, update."""
-    monkeypatch.setattr(rollouts, "open_envs", Bandit)
-    model = lively_model(len(tokenizer))
-    yes, no = tokenizer.encode("yes")[0], tokenizer.encode("no")[0]
-    with torch.no_grad():  # chance: the two words are far above all others, and equal
-        model.lm_head.weight[[yes, no]] = model.lm_head.weight[yes].clone()
-        model.lm_head.weight[[yes, no]] += 3.0 * model.trunk(torch.tensor([[1, 6]]))[0][0, -1]
-    config = PPOConfig(
-        init_checkpoint=NOWHERE, num_steps=64, max_turns=1, ent_coef=0.0, kl_coef=0.0, target_kl=0.0
-    )
+def practise(model, tokenizer, rounds, rows=None, **options):
+    """The mean reward of each round. The whole machinery runs: engine, buffer, advantages, update."""
+    plain = {"num_steps": 64, "max_turns": 1, "kl_coef": 0.0, "target_kl": 0.0}
+    config = PPOConfig(init_checkpoint=NOWHERE, **plain | options)
     sampling = Sampling(temperature=1.0, top_k=2, seed=1)
     players = Players(tokenizer, slots=16, sampling=sampling, max_new_tokens=1)
     descent = torch.optim.Adam(model.parameters(), lr=3e-3)
     task, means = next(iter(catalog.tasks("train", count=1))), []
 
     class Training:
-        def descend(self, loss, number):
-            descent.zero_grad()
+        def learn(self, loss):
             loss.backward()
+
+        def descend(self, number):
             descent.step()
+            descent.zero_grad()
 
     training = Training()
-    training.config, training.model, training.sampling = config, model, sampling
-    for number in range(1, 21):
+    training.config, training.model, training.sampling, training.replay = config, model, sampling, rows
+    for number in range(1, rounds + 1):
         engine = Engine.from_model(model, weights="fp32")
-        episodes = list(players.play(engine, ((number * 64 + i, task) for i in range(64))))
+        episodes = list(players.play(engine, ((number * 64 + i, task) for i in range(config.num_steps))))
         means.append(np.mean([episode.total for episode in episodes]))
         buffer = RolloutBuffer(episodes)
         judge(buffer, config)
         buffer.start_logp = buffer.logp.copy()
         ppo.update(training, buffer, number)
-    assert 0.2 < means[0] < 0.8 and np.mean(means[-3:]) > 0.9, means
+    return means
 
 
 @pytest.fixture
-def start(tokenizer, tmp_path):
-    return checkpoint.save(tmp_path / "start", lively_model(len(tokenizer)), tokenizer=VOCAB)
+def undecided(lively, tokenizer, monkeypatch):
+    """A model that says yes or no, by chance, in a gym where yes is right."""
+    monkeypatch.setattr(rollouts, "open_envs", Bandit)
+    yes, no = tokenizer.encode("yes")[0], tokenizer.encode("no")[0]
+    with torch.no_grad():  # the two words are far above all others, and equal
+        lively.lm_head.weight[[yes, no]] = lively.lm_head.weight[yes].clone()
+        lively.lm_head.weight[[yes, no]] += 3.0 * lively.trunk(torch.tensor([[1, 6]]))[0][0, -1]
+    return lively
 
 
-SMALL = {
-    "total_timesteps": 16,
-    "num_steps": 8,
-    "max_turns": 2,
-    "slots": 4,
-    "max_new_tokens": 12,
-    "constrain": True,
-    "ppo_epochs": 2,
-    "num_minibatches": 2,
-    "eval_tasks": 4,
-    "valid_tasks": 3,
-    "max_difficulty": 1,
-    "device": "cpu",
-    "ckpt_interval": 1,
-}
+FEW = {"num_steps": 16, "num_minibatches": 1}
 
 
-def weights_of(folder):
-    return checkpoint.load(folder).state_dict()
+def test_it_learns_a_two_choice_toy_from_chance_to_above_nine_tenths(undecided, tokenizer):
+    means = practise(undecided, tokenizer, 10, **FEW)
+    assert 0.2 < means[0] < 0.8 and np.mean(means[-3:]) > 0.9, means
 
 
-@pytest.mark.parametrize("advantage", ["gae", "group"])
-def test_stopped_and_resumed_is_never_stopped_bit_for_bit(start, tmp_path, advantage):
-    options = SMALL | {"advantage": advantage, "group_size": 2}
-    whole = ppo.train(PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "whole", **options))
-    half = PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "half", **options)
-    # the same run, ended after its first round as a kill between two rounds would
-    monkey = pytest.MonkeyPatch()
-    from rusty_r2.train.ppo_run import Training
-
-    finish = Training.finish
-
-    def killed(self, number, facts):
-        finish(self, number, facts)
-        raise KeyboardInterrupt
-
-    monkey.setattr(Training, "finish", killed)
-    with pytest.raises(KeyboardInterrupt):
-        ppo.train(half)
-    monkey.undo()
-    ppo.train(replace(half, resume="auto"))
-    a, b = weights_of(whole / "step_000002"), weights_of(tmp_path / "half" / "step_000002")
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    assert not all(torch.equal(a[name], weights_of(start)[name]) for name in a)
-
-
-def test_a_value_head_that_was_never_trained_begins_with_the_mean(tokenizer, tmp_path):
-    """Else, with nothing expected, the first words of every reply are punished for being early."""
-    model = lively_model(len(tokenizer))
-    torch.nn.init.zeros_(model.value_head.weight)
-    torch.nn.init.zeros_(model.value_head.bias)
-    plain = checkpoint.save(tmp_path / "plain", model, tokenizer=VOCAB)
-    from rusty_r2.train.ppo_run import Training
-
-    config = PPOConfig(init_checkpoint=plain, checkpoints_dir=tmp_path / "run", **SMALL)
-    with Training(config) as training:
-        buffer, _ = training.play(1)
-        expected = to_come(buffer.rewards())
-        assert expected != 0 and float(training.model.value_head.bias.detach()) == pytest.approx(expected)
-        assert buffer.value == pytest.approx(expected)
-        training.model.value_head.weight.data += 0.01
-        again, _ = training.play(2)
-        assert float(training.model.value_head.bias.detach()) == pytest.approx(expected)
-        assert np.ptp(again.value) > 0
-
-
-def test_bad_input_is_one_clear_line(start, tmp_path):
-    with pytest.raises(ConfigError, match="--max-minutes"):
-        PPOConfig(init_checkpoint=NOWHERE, max_minutes=-1)
-    with pytest.raises(CheckpointError, match="rusty train supervised"):
-        ppo.train(PPOConfig(init_checkpoint=tmp_path / "nothing"))
-    with pytest.raises(ConfigError, match="--num-steps"):
-        PPOConfig(init_checkpoint=start, advantage="group", num_steps=10, group_size=8)
-    with pytest.raises(ConfigError, match="no family"):
-        ppo.train(PPOConfig(init_checkpoint=start, families=("nonsense",), device="cpu"))
-    options = SMALL | {"constrain": False, "checkpoints_dir": tmp_path / "mute"}
-    with pytest.raises(TrainingError, match="does not speak the protocol"):
-        ppo.train(PPOConfig(init_checkpoint=start, **options))
-
-
-def test_a_tokenizer_of_another_size_is_refused(start, tmp_path):
-    other = Tokenizer.train(["some words to learn " * 50], size=400)
-    with pytest.raises(CheckpointError, match="words"):
-        ppo.train(
-            PPOConfig(init_checkpoint=start, tokenizer_path=other.save(tmp_path / "other"), device="cpu")
-        )
-
-
-def test_minutes_end_a_run_in_time_evaluated_and_saved(start, tmp_path):
-    options = SMALL | {"total_timesteps": 8000, "max_minutes": 0.001, "ckpt_interval": 1000}
-    folder = ppo.train(PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "short", **options))
-    told = run.metrics(folder)
-    assert [line["step"] for line in told if "time/update_s" in line] == [1]
-    assert [line["step"] for line in told if "eval/pass_rate" in line] == [0, 1]
-    assert (folder / "step_000001" / "ppo.json").is_file() and (folder / "best").is_dir()
-    parts = next(line for line in told if "time/update_s" in line)
-    shares = sum(parts[f"time/{name}_share"] for name in ("model", "sandbox", "host"))
-    assert shares == pytest.approx(1, abs=0.05)
-
-
-def test_what_decides_about_the_best_weights_is_neither_trained_on_nor_held_out(start, tmp_path):
-    from rusty_r2.train.ppo_run import Training
-
-    options = SMALL | {"valid_tasks": 5, "num_steps": 6}
-    with Training(PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "run", **options)) as training:
-        assert {task.split for task in training.validation} == {"train"}
-        assert len(training.validation) == 5
-        assert not {task.name for task in training.validation} & {task.name for task in training.heldout}
-        drawn = [training.validation[0], *catalog.tasks("train", seed=77, count=3)]
-        training.curriculum.next = iter(drawn).__next__
-        assert training._tasks() == drawn[1:]
+def test_what_is_replayed_is_not_forgotten(undecided, tokenizer, drills):
+    """No is right in what is replayed, yes in the gym: with replay both are known, without only the last."""
+    options = {"replay": drills, "replay_rows": 4, "replay_coef": 0.3}
+    replay = Replay(PPOConfig(init_checkpoint=NOWHERE, **options), VOCAB, "cpu")
+    row = replay.data.train.rows(0, range(1))
+    with torch.no_grad():  # there, too, it is yes or no
+        words = [tokenizer.encode(word)[0] for word in ("yes", "no")]
+        hidden = undecided.trunk(torch.from_numpy(row.ids))[0][0, row.mask[0].argmax()]
+        undecided.lm_head.weight[words] += hidden
+    before, alone = replay.held_out(undecided)["eval/replay"], copy.deepcopy(undecided)
+    assert before == pytest.approx(np.log(2), abs=0.05)
+    practise(alone, tokenizer, 5, **FEW)
+    earned = practise(undecided, tokenizer, 8, replay, **FEW, **options)
+    with_it, without = (replay.held_out(model)["eval/replay"] for model in (undecided, alone))
+    assert with_it < 1.2 * before and without > 3 * before and np.mean(earned[-3:]) > 0.7, earned
