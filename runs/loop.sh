@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: AGPL-3.0-or-later
-# The loop with SmolLM2, offline: a demonstration round, a poisoned one that is refused, and the way back.
+# The loop with SmolLM2, offline: a demonstration round, and a poisoned one that is refused.
 #
 #     sh runs/loop.sh                 about ten minutes of one core for the first round (docs/log.md has the figures)
 set -eu
