@@ -130,7 +130,8 @@ class Run:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoint folders of a run, oldest first; whether one is whole is for `newest`."""
-    return sorted((path for path in folder.glob("step_*") if path.is_dir()), key=step_of)
+    found = (path for path in folder.glob("step_*") if path.is_dir())
+    return sorted((path for path in found if path.name.removeprefix("step_").isdecimal()), key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:

@@ -88,6 +88,15 @@ def test_old_checkpoints_go(tmp_path):
     assert [path.name for path in run.checkpoints(a.folder)] == ["step_000003", "step_000004"]
 
 
+def test_a_copy_somebody_made_of_a_checkpoint_is_in_nobodys_way(tmp_path):
+    with Run.start("toy", Options(), folder=tmp_path) as a:
+        save(a, 2)
+    (tmp_path / "step_000002.bak").mkdir()
+    (tmp_path / "step_last").mkdir()
+    assert run.newest(tmp_path) == tmp_path / "step_000002"
+    Run.start("toy", Options(), folder=tmp_path, resume="auto").close()
+
+
 def test_a_failed_save_leaves_nothing(tmp_path):
     with Run.start("toy", Options(), folder=tmp_path / "toy") as a:
         with pytest.raises(OSError, match="disk full"), a.checkpoint(1):

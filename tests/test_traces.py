@@ -133,6 +133,9 @@ def test_a_sitting_with_a_pipe(three, monkeypatch, capsys):
     with TraceStore() as store:
         assert store.find(label=False)[0].review_notes == "so so"
         assert len(store.labels(store.find(label=False)[0].trace_id)) == 3, "the undone label is remembered"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\nu\nq\n"))
+    label(LabelConfig(label="bad", who="bob"))
+    assert sorted(labels(), key=str) == [False, None, True], "undoing gives back what was said before"
     assert "1 of 2" in capsys.readouterr().out
 
 

@@ -5,7 +5,8 @@
 
 Requests and answers pass through byte by byte, streams piece by piece. A run is all calls after one request
 of a user: it is kept when the model answers without asking for a tool, or as it stands when the proxy stops.
-Keys in headers pass through and are never kept. Only this machine can reach it.
+Keys in headers pass through and are never kept. Only this machine can reach it, and no web page that is open
+in a browser here.
 
 Not covered: other calls than `chat/completions` pass through unrecorded; a stream tells its tokens only where
 the agent asks for them (`stream_options`).
@@ -37,6 +38,7 @@ LARGEST = 64 * 2**20
 """bytes of a request, and of an answer that is still recorded"""
 PATIENCE = 10.0
 """seconds that calls under way may still take when the proxy is stopped"""
+HERE = ("127.0.0.1", "localhost")
 _HOPS = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())
@@ -132,8 +134,9 @@ class Handler(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         self.close_connection = True
         length = self.headers.get("Content-Length", "0")
-        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in ("127.0.0.1", "localhost"):
-            return self._refuse(403, "only this machine may ask")
+        asked, asker = self.headers.get("Host", ""), self.headers.get("Origin")
+        if _host(f"//{asked}") not in HERE or (asker is not None and _host(asker) not in HERE):
+            return self._refuse(403, "only this machine may ask, and no page from elsewhere")
         if not length.isdigit() or int(length) > LARGEST or "Transfer-Encoding" in self.headers:
             return self._refuse(413, "the request must say its length, at most 64 MB")
         body = self.rfile.read(int(length))
@@ -258,6 +261,13 @@ class Recorder:
             llm_calls_count=run.calls,
             execution_duration_ms=(time.monotonic() - run.began) * 1000,
         )
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _request_of(messages: list[dict[str, Any]]) -> str:

@@ -134,7 +134,15 @@ def test_what_goes_wrong_passes_through_unrecorded(serving):
     assert ask(port, USER, model="broken") == (500, b'{"error": "broken"}')
     assert ask(port, [{"no": "role"}])[0] == 200
     assert ask(port, USER, path="/v1/embeddings")[0] == 200
-    assert ask(port, USER, headers={"Host": "evil.example"})[0] == 403
+    elsewhere = [
+        ("Host", "evil.example"),
+        ("Host", "[::1"),
+        ("Origin", "https://evil.example"),
+        ("Origin", "null"),
+    ]
+    for name, value in elsewhere:
+        assert ask(port, USER, headers={name: value})[0] == 403
+    assert ask(port, USER, path="/v1/embeddings", headers={"Origin": "http://localhost:3000"})[0] == 200
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("GET", "/v1/models")
     assert json.loads(connection.getresponse().read()) == {"data": []}

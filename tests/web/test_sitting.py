@@ -84,6 +84,16 @@ def test_undo_gives_back_what_another_said(sitting, store, trace, who, manual):
     assert now.manual_review is manual
 
 
+def test_undo_leaves_what_another_said_since(sitting, store, trace):
+    store.append(trace(1))
+    one, other = sitting(), sitting("bob", second=True)
+    one.judge("trace-00001", True)
+    other.judge("trace-00001", False, "wrong")
+    assert one.undo() == "trace-00001"
+    found = store.get("trace-00001")
+    assert (found.label, found.labeled_by, found.review_notes) == (False, "bob", "wrong")
+
+
 def test_what_somebody_else_labelled_meanwhile_is_passed_over(sitting, store, trace):
     store.append_many(trace(number) for number in range(3))
     one = sitting()
