@@ -66,7 +66,7 @@ class Source:
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
         self.name = name
-        self.config = _json(folder / "config.json")
+        self.config = table(folder / "config.json")
         self._refuse_what_cannot_run()
         self._files = [TensorFile(path) for path in sorted(folder.glob("model*.safetensors"))]
         self._where = {name: file for file in self._files for name in file.names}
@@ -257,7 +257,7 @@ def _refuse_stale(folder: Path) -> None:
     lineage, run = folder / "lineage.json", folder.parent
     last = newest(run) if lineage.is_file() and folder.name == "merged" else None
     adapter = None if last is None else last / "adapter_model.safetensors"
-    if adapter is not None and adapter.is_file() and files.digest(adapter) != _json(lineage).get("adapter"):
+    if adapter is not None and adapter.is_file() and files.digest(adapter) != table(lineage).get("adapter"):
         raise ConfigError(
             f"{folder} was merged before {adapter.parent.name}. Merge again: rusty train merge {run}"
         )
@@ -281,9 +281,12 @@ def _interleaved(rows: Array, heads: int) -> Array:
     return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def table(path: Path) -> dict[str, Any]:
+    """The table in a model's JSON file."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} is not a table of settings")
     return found

@@ -8,13 +8,13 @@ must cut them the same. A tokenizer that matches none is an error, never a guess
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rusty_r2.errors import CheckpointError, ConfigError, need
 from rusty_r2.export.hard import STRINGS
+from rusty_r2.export.source import table
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 """GGUF's kinds of token"""
@@ -48,7 +48,7 @@ class Vocabulary:
 def read(folder: Path, words: int) -> Vocabulary:
     """The tokenizer of a Hugging Face folder whose embedding has `words` rows."""
     tokenizer = load(folder)
-    raw = _json(folder / "tokenizer.json")
+    raw = table(folder / "tokenizer.json")
     model = raw["model"]
     if model.get("type") != "BPE" or model.get("byte_fallback") or not _by_bytes(raw):
         raise ConfigError(
@@ -164,12 +164,4 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    return _json(path) if path.is_file() else {}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    return found
+    return table(path) if path.is_file() else {}

@@ -128,3 +128,7 @@ def test_the_chat_template_is_found_in_a_file_or_in_the_settings(tmp_path):
     assert vocabulary.chat_template(folder) == CHATML
     (folder / "chat_template.jinja").write_text("newer")
     assert vocabulary.chat_template(folder) == "newer"
+    path.write_text("[]")
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is not a table"):
+        vocabulary.chat_template(folder)
