@@ -159,6 +159,8 @@ class Training:
         self.run.__enter__()
         self.progress.begin_at(self.done)
         self.progress.say(f"{self.config.updates} rounds of {self.config.episodes} episodes; {self.folder}")
+        if self.replay is not None and self.replay.data.note:
+            self.progress.say(f"of what is replayed, {self.replay.data.note}")
         return self
 
     def __exit__(
