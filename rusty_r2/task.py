@@ -105,8 +105,15 @@ class Task:
     def __post_init__(self) -> None:
         if not self.prompt.strip():
             raise TaskError(f"task {self.name}: the prompt is empty")
-        for path in (*self.files, *self.solution):
+        for path in (
+            *self.files,
+            *self.solution,
+            *([] if isinstance(self.check, Tree) else [self.check.path]),
+        ):
             clean_path(path)
+        numbers = [self.difficulty, *self.limits.values()]
+        if self.split not in ("train", "heldout") or not all(isinstance(n, (int, float)) for n in numbers):
+            raise TaskError(f"task {self.name}: split is train or heldout, difficulty and limits are numbers")
 
     @classmethod
     def load(cls, folder: Path) -> Task:
@@ -132,7 +139,7 @@ class Task:
         try:
             lists = {name: tuple(data[name]) for name in ("commands", "tags") if name in data}
             return cls(**{**data, **lists, "check": _check_from(data["check"])})
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise TaskError(f"task {data.get('name')}: {error}") from error
 
 
@@ -172,17 +179,13 @@ def _load_rich(folder: Path) -> Task:
         settings = tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
         raise TaskError(f"{path}: {error}") from error
-    check = dict(settings.pop("check", {}))
-    tests = folder / "tests"
-    if check.get("kind") == "code":
-        check["source"] = _text(tests / check.pop("file", "tests.py"))
-    elif check.get("kind") == "calls":
-        check["cases"] = json.loads(_text(tests / check.pop("file", "cases.json")))
-    elif check.get("kind") == "tree":
-        check["expect"] = _tree(tests / "expect") | dict.fromkeys(check.pop("absent", []))
     given = {"name": folder.name, "family": folder.name} | settings
     solution: dict[str, str | None] = {**_tree(folder / "solution")}
-    solution |= dict.fromkeys(given.pop("solution_absent", []))
+    try:
+        check = _rich_check(dict(given.pop("check", {})), folder / "tests")
+        solution |= dict.fromkeys(given.pop("solution_absent", []))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise TaskError(f"{path}: {error}") from error
     return Task.from_dict(
         given
         | {
@@ -192,6 +195,17 @@ def _load_rich(folder: Path) -> Task:
             "check": check,
         }
     )
+
+
+def _rich_check(check: dict[str, Any], tests: Path) -> dict[str, Any]:
+    """The check with what stands in files of its own."""
+    if check.get("kind") == "code":
+        check["source"] = _text(tests / check.pop("file", "tests.py"))
+    elif check.get("kind") == "calls":
+        check["cases"] = json.loads(_text(tests / check.pop("file", "cases.json")))
+    elif check.get("kind") == "tree":
+        check["expect"] = _tree(tests / "expect") | dict.fromkeys(check.pop("absent", []))
+    return check
 
 
 def _check_from(data: Any) -> Check:

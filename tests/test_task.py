@@ -119,6 +119,33 @@ def test_a_broken_toml_names_its_file(tmp_path):
         Task.load(folder)
 
 
+TREE = '[check]\nkind = "tree"\n'
+CALLS = '[check]\nkind = "calls"\npath = "a.py"\nfunction = "f"\n'
+
+
+@pytest.mark.parametrize(
+    ("settings", "cases"),
+    [
+        ('check = "x"', "[]"),
+        (CALLS, "{"),
+        (CALLS, "[" * 100_000),
+        (CALLS, "[5]"),
+        ('[check]\nkind = "code"\npath = "a.py"\nfile = 5', "[]"),
+        (CALLS.replace("a.py", "../a.py"), '[{"args": [1], "expected": 1}]'),
+        (f"{TREE}absent = 5", "[]"),
+        (f"solution_absent = 5\n{TREE}", "[]"),
+        (f'difficulty = "hard"\n{TREE}', "[]"),
+        (f'split = "moon"\n{TREE}', "[]"),
+        (f'{TREE}[limits]\nwall_s = "long"', "[]"),
+    ],
+)
+def test_settings_of_the_wrong_kind_are_one_line(tmp_path, settings, cases):
+    parts = {"task.toml": settings, "instruction.md": "Do.", "tests/cases.json": cases}
+    with pytest.raises(TaskError) as told:
+        Task.load(write(tmp_path, parts))
+    assert "\n" not in str(told.value)
+
+
 def test_a_folder_of_neither_layout_is_refused(tmp_path):
     with pytest.raises(TaskError, match="neither"):
         Task.load(tmp_path)
