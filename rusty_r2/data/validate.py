@@ -70,7 +70,8 @@ def check_file(path: Path, kind: str = "auto") -> Validation:
     try:
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
+        made_by = kind if kind in TRAINED_BY else "rows"
+        raise DataError(f"{path}: {error.strerror}. Make rows of traces: rusty data {made_by}") from error
     except UnicodeDecodeError as error:
         line = path.read_bytes()[: error.start].count(b"\n") + 1
         raise DataError(f"{path}:{line}: the file is not UTF-8") from error

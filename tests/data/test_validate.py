@@ -82,7 +82,7 @@ def test_empty_unknown_and_binary_files(tmp_path):
     (tmp_path / "b.jsonl").write_bytes(b"{}\n\xff\xfe")
     with pytest.raises(DataError, match=r"b.jsonl:2: the file is not UTF-8"):
         check_file(tmp_path / "b.jsonl")
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="No such file.* rusty data "):
         check_file(tmp_path / "gone.jsonl")
 
 
