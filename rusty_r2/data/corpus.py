@@ -31,7 +31,7 @@ from rusty_r2.data.dedup import Seen, rank_of
 from rusty_r2.data.meter import Meter
 from rusty_r2.data.sources import documents_of
 from rusty_r2.errors import ConfigError, DataError
-from rusty_r2.lm.documents import Document
+from rusty_r2.lm.documents import Document, parcels
 from rusty_r2.lm.tokenizer import BOS, EOS, Tokenizer, as_reply
 
 SPLITS = ("train", "heldout")
@@ -120,16 +120,8 @@ class Builder:
 
     def blocks(self) -> Iterator[list[Document]]:
         """The documents not yet read, some megabytes at a time."""
-        block: list[Document] = []
-        size = 0
-        for document in islice(self._stream(), self.progress.read, None):
-            block.append(document)
-            size += len(document.text)
-            if size >= self.config.block_mb * 1e6:
-                yield block
-                block, size = [], 0
-        if block:
-            yield block
+        left = islice(self._stream(), self.progress.read, None)
+        return parcels(left, self.config.block_mb * 1e6, lambda document: len(document.text))
 
     def add(self, block: list[Document]) -> None:
         """Tokenise and write one block, then note it in the journal."""

@@ -25,6 +25,7 @@ from rusty_r2.data.dedup import Seen, rank_of
 from rusty_r2.data.shards import Shards
 from rusty_r2.data.sources import documents_of
 from rusty_r2.errors import ConfigError, DataError
+from rusty_r2.lm.documents import parcels
 from rusty_r2.lm.tokenizer import BOS, EOS, Tokenizer
 
 Ids = NDArray[np.uint16]
@@ -83,7 +84,7 @@ class Prose:
 def tokenised(sources: Iterable[str], path: Path | None, spread: Spread) -> Iterable[Part]:
     """The documents of those sources that are no corpus yet; `path` is where workers find the tokenizer."""
     plain = [source for source in sources if not _is_corpus(source)]
-    return spread(_tokenise, ((path, texts) for texts in _parts(_texts(plain))))
+    return spread(_tokenise, ((path, texts) for texts in parcels(_texts(plain), PART, len)))
 
 
 def _is_corpus(source: str) -> bool:
@@ -110,19 +111,6 @@ def _texts(sources: Iterable[str]) -> Iterator[str]:
             known = len(text) < CorpusConfig.shortest or seen.exactly(text)
             if not known and rank_of(text) >= CorpusConfig.heldout:
                 yield text
-
-
-def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
-    part: list[str] = []
-    size = 0
-    for text in texts:
-        part.append(text)
-        size += len(text)
-        if size >= PART:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
 
 
 def _tokenise(job: tuple[Path | None, list[str]]) -> Part:

@@ -35,7 +35,7 @@ from rusty_r2.data.drills import Drills, is_drills, open_drills
 from rusty_r2.data.shards import Shards
 from rusty_r2.errors import DataError, ProtocolError
 from rusty_r2.eval.figures import Figure, share
-from rusty_r2.lm.documents import files_below, is_jsonl, read_text
+from rusty_r2.lm.documents import files_below, is_jsonl, parcels, read_text
 from rusty_r2.lm.tokenizer import Tokenizer
 from rusty_r2.protocol import parse
 
@@ -250,21 +250,8 @@ def _jobs(sources: Iterable[Path]) -> Iterator[Job]:
             count = len(opened.ids) if isinstance(opened, Drills) else opened.documents
             yield from (Rows(source, range(at, min(at + ROWS, count))) for at in range(0, count, ROWS))
         else:
-            yield from _blocks(_texts(source))
-
-
-def _blocks(found: Iterable[str]) -> Iterator[str]:
-    """Many texts at a time: small texts one by one would take ages."""
-    waiting: list[str] = []
-    size = 0
-    for text in found:
-        waiting.append(text)
-        size += len(text)
-        if size >= BLOCK:
-            yield BETWEEN.join(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield BETWEEN.join(waiting)
+            # many texts at a time: small texts one by one would take ages
+            yield from map(BETWEEN.join, parcels(_texts(source), BLOCK, len))
 
 
 def _texts(source: Path) -> Iterator[str]:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from rusty_r2.errors import DataError, need
 
+Item = TypeVar("Item")
 _SUFFIXES = (
     "txt md rst tex adoc org texi html css csv log toml cfg ini yaml yml sql "
     "py pyi sh bash c h cpp hpp cc js ts rs go java pl rb lua awk sed"
@@ -107,6 +108,20 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
             if not isinstance(record, dict):
                 raise DataError(f"{path}:{number}: an object was expected, not {type(record).__name__}")
             yield record
+
+
+def parcels(items: Iterable[Item], most: float, size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The items in turn, as many together as reach this size."""
+    parcel: list[Item] = []
+    full = 0
+    for item in items:
+        parcel.append(item)
+        full += size(item)
+        if full >= most:
+            yield parcel
+            parcel, full = [], 0
+    if parcel:
+        yield parcel
 
 
 def text_of(record: Mapping[str, Any]) -> str:
