@@ -14,7 +14,6 @@ over plain http only to this machine. Ollama is looked for at OLLAMA_HOST. How l
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ from rusty_r2.agent.address import MindOptions
 from rusty_r2.agent.policy import Listener, Reply
 from rusty_r2.agent.prompt import Turn, conversation
 from rusty_r2.agent.speech import messages
-from rusty_r2.agent.wire import Refused, Wire, is_here
+from rusty_r2.agent.wire import Refused, Wire, is_here, object_of
 from rusty_r2.errors import PolicyError
 from rusty_r2.lm.grammar import gbnf
 from rusty_r2.protocol import schema
@@ -182,7 +181,7 @@ class OllamaPolicy(HttpPolicy):
         if form != "none":
             asked["format"] = schema() if form == "schema" else "json"
         for line in self.wire.lines("/api/chat", asked):
-            said = _object(line, self.name)
+            said = object_of(line, self.name)
             if "error" in said:  # also after HTTP 200
                 raise Refused(200, str(said["error"]))
             if piece := said.get("message", {}).get("content", ""):
@@ -253,7 +252,7 @@ class OpenAIPolicy(HttpPolicy):
             kind, _, content = line.partition(":")
             if kind not in ("data", "error") or content.strip() == "[DONE]":
                 continue
-            said = _object(content, self.name)
+            said = object_of(content, self.name)
             if kind == "error" or "error" in said:
                 raise Refused(200, _told(said.get("error", said)))
             yield from self._pieces(said, heard)
@@ -297,16 +296,6 @@ def _is_full(refused: Refused) -> bool:
 
 def _about_format(refused: Refused) -> bool:
     return refused.status == 400 and any(word in str(refused) for word in ("format", "schema", "grammar"))
-
-
-def _object(line: str, name: str) -> dict[str, Any]:
-    try:
-        said = json.loads(line)
-    except ValueError as error:
-        raise PolicyError(f"{name} sent what is not JSON: {line[:80]!a}") from error
-    if not isinstance(said, dict):
-        raise PolicyError(f"{name} sent what is not an object: {line[:80]!a}")
-    return said
 
 
 def _told(error: Any) -> str:

@@ -72,13 +72,7 @@ class Wire:
     def ask(self, path: str, asked: dict[str, Any] | None = None) -> dict[str, Any]:
         """One answer, as an object; a server that is not there is found out soon."""
         said = "\n".join(self.lines(path, asked, pauses=self.pauses[:1]))
-        try:
-            found = json.loads(said)
-        except ValueError as error:
-            raise PolicyError(f"{self.url}{path} sent what is not JSON: {said[:80]!a}") from error
-        if not isinstance(found, dict):
-            raise PolicyError(f"{self.url}{path} sent what is not an object: {said[:80]!a}")
-        return found
+        return object_of(said, f"{self.url}{path}")
 
     def lines(
         self, path: str, asked: dict[str, Any] | None = None, *, pauses: tuple[float, ...] | None = None
@@ -158,3 +152,14 @@ def _said(response: http.client.HTTPResponse) -> str:
     except ValueError:
         pass
     return " ".join(body.split())[:300] or str(response.reason)
+
+
+def object_of(line: str, name: str) -> dict[str, Any]:
+    """The JSON object that `name` sent."""
+    try:
+        said = json.loads(line)
+    except ValueError as error:
+        raise PolicyError(f"{name} sent what is not JSON: {line[:80]!a}") from error
+    if not isinstance(said, dict):
+        raise PolicyError(f"{name} sent what is not an object: {line[:80]!a}")
+    return said
