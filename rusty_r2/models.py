@@ -22,8 +22,8 @@ from rusty_r2.errors import ConfigError
 from rusty_r2.registry import Gate, Registry, RegistryError, Version, artefact_digest
 from rusty_r2.run import newest
 
-WORSE = ("tasks",)
-"""questions of the gate that compare with the model in use"""
+WORSE = ("tasks", "training")
+"""questions of the gate that compare with another model: the one in use, the base"""
 
 
 @dataclass(frozen=True)

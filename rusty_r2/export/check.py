@@ -29,6 +29,8 @@ from rusty_r2.lm.llama import Llama
 
 ALONE = ("file", "header", "words", "types", "weights")
 RUNNING = ("tokens", "prompts", "predictions")
+LEARNED = "training"
+"""the one question about the model and not about the file"""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,8 @@ def gate(config: CheckConfig) -> str:
 def _advice(report: CheckReport, against: str) -> str:
     """What failed, and the command that may mend it."""
     failed, again = ", ".join(report.failed), f"rusty export gguf {against}"
+    if report.failed == (LEARNED,):
+        return "is the model, but training made that worse than its base. Train it otherwise: rusty train"
     if set(report.failed) <= {"predictions", "tasks"} and report.quantization not in ("F32", "F16", "BF16"):
         finer = "Q8_0" if report.quantization != "Q8_0" else "F16"
         return f"says too often something else: {failed} failed. Type: {again} --quantization {finer}"
@@ -126,6 +130,7 @@ def check(
     report_path(path).unlink(missing_ok=True)
     source = Source.open(against)
     findings, found = _alone(path, source)
+    findings += _learned(source)
     if found is not None and all(
         finding.passed for finding in findings if finding.name in ("header", "types")
     ):
@@ -172,6 +177,17 @@ def _alone(path: Path, source: Source) -> tuple[list[Finding], Contents | None]:
     else:
         findings.append(_not_asked("weights"))
     return findings, found
+
+
+def _learned(source: Source) -> list[Finding]:
+    """What training found out about the model itself, where merging has written it down (train/merge.py)."""
+    try:
+        told = json.loads((source.folder / "lineage.json").read_text(encoding="utf-8"))
+        worse = bool(told["worse"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    said = "worse than its base" if worse else "not worse than its base"
+    return [Finding(LEARNED, not worse, f"{said}, by the comparison at the end of its training", {})]
 
 
 def _running(path: Path, source: Source, quantization: str, positions: int, text: str) -> list[Finding]:

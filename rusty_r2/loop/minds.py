@@ -101,10 +101,11 @@ class Borrowed:
         return Made(facts, (written.path,))
 
     def gate(self, folder: Path, artefact: Path, merged: Path, run: Path) -> Made:
-        from rusty_r2.export.check import check
+        from rusty_r2.export.check import LEARNED, check
 
         report = check(artefact, merged, positions=self.config.positions)
-        problems = [f"{one.name}: {one.said}" for one in report.findings if not one.passed]
+        failed = [one for one in report.findings if not one.passed]
+        problems = [f"{one.name}: {one.said}" for one in failed if one.name != LEARNED]  # the run says that
         old, name = self._in_use(folder, report.quantization)
         measured: list[gate.Measured] = []
         if not problems:  # a file that is not the model answers for nobody

@@ -1,6 +1,7 @@
 """The gate: a sound file passes, and every way of spoiling one is caught by the question made for it."""
 
 import json
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -37,6 +38,23 @@ def test_a_sound_file_passes_and_the_answer_is_kept_beside_it(trained, healthy):
     assert kept["sha256"] == files.digest(healthy)
     assert kept["findings"][-1]["measured"]["agreement"] == 1.0
     assert passed(healthy)
+
+
+def test_a_model_that_training_made_worse_is_refused_by_hand_too(
+    trained, healthy, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("RUSTY_HOME", str(tmp_path / "home"))
+    merged, file = tmp_path / "merged", tmp_path / "m.gguf"
+    shutil.copytree(trained, merged)
+    file.write_bytes(healthy.read_bytes())
+    (merged / "lineage.json").write_text('{"worse": true}')  # as rusty train merge writes it
+    assert cli.main(["export", "check", str(file), "--against", str(merged), "--positions", "32"]) == 1
+    assert "training made that worse than its base" in capsys.readouterr().err
+    assert cli.main(["models", "add", str(file), "--name", "agent"]) == 0
+    assert cli.main(["models", "promote", "agent"]) == 1
+    assert "agent@1 is not promoted: training: worse than its base" in capsys.readouterr().err
+    (merged / "lineage.json").write_text('{"worse": false}')
+    assert check(file, merged, positions=32).passed
 
 
 def test_an_answer_does_not_hold_for_another_file(trained, healthy, tmp_path):
