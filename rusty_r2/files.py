@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 CHECKSUMS = "checksums.json"
@@ -64,8 +64,10 @@ def whole_folder(final: Path) -> Iterator[Path]:
         raise
 
 
-def may_replace(folder: Path) -> bool:
-    """Whether `whole_folder` may take this place: nothing is there, or only what it once wrote itself."""
+def may_replace(folder: Path, *, also: Iterable[str] = ()) -> bool:
+    """Whether `whole_folder` may take this place: nothing is there, or only what it once wrote itself.
+
+    `also` are names of files that may have been put beside those."""
     if not os.path.lexists(folder):
         return True
     try:
@@ -73,7 +75,7 @@ def may_replace(folder: Path) -> bool:
         known = set(json.loads((folder / CHECKSUMS).read_text())) if found else set()
     except (OSError, ValueError, TypeError):
         return False
-    return folder.is_dir() and found <= known | {CHECKSUMS}
+    return folder.is_dir() and found <= known | {CHECKSUMS, *also}
 
 
 def verify(folder: Path) -> str:

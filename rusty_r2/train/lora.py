@@ -154,7 +154,8 @@ def find_base(name: str, hardware: HardwareConfig | None = None) -> Base:
         return _local(name, path)
     if path.name == "SmolLM2-135M-Instruct" and path.parent.name == "cache":  # made in another data home
         return Base(name, str(smollm2.folder()))
-    if not HUB_NAME.fullmatch(name) or name.startswith("."):
+    missing = any(path.parent.glob("*/run.json"))  # the place of our runs: a slip, and nothing to fetch
+    if missing or not HUB_NAME.fullmatch(name) or name.startswith("."):
         raise ConfigError(
             f"there is no base model {name!a}: neither a folder nor OWNER/NAME of the hub. "
             "Type: --base-model smollm2"
@@ -164,6 +165,7 @@ def find_base(name: str, hardware: HardwareConfig | None = None) -> Base:
 
 def _local(name: str, path: Path) -> Base:
     """A model's folder, an adapter's, or a run with either in its newest checkpoint."""
+    path = path.absolute()  # an adapter remembers its base by this, wherever it is used from
     if checkpoints(path):
         found = newest(path)
         if found is None:

@@ -24,6 +24,8 @@ from rusty_r2.run import checkpoints, newest
 from rusty_r2.train import lora
 
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+STATS = "training_stats.json"
+"""what `RLTrainer.save_model` puts beside a model"""
 WORDS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
@@ -45,8 +47,6 @@ def merge(config: MergeConfig) -> Path:
     name = "adapter" if config.adapter_only else "merged"
     home = config.run if checkpoints(config.run) else config.run.parent
     target = config.output or home / name
-    if not files.may_replace(target):
-        raise ConfigError(f"{target} holds other files, which would be lost. Type: --output NEW_FOLDER")
     if config.adapter_only:
         return copy_adapter(adapter, target)
     made = merge_into(adapter, target)
@@ -65,6 +65,7 @@ def find_adapter(path: Path) -> Path:
 def merge_into(path: Path, target: Path) -> Path:
     """Base plus adapter as one model at `target`, whole or not there."""
     adapter = find_adapter(path)
+    _refuse_to_lose(target)
     options = lora.LoraOptions(base_model=str(adapter), device="cpu", precision="fp32")
     model, tokenizer = lora.open_model(options)
     with files.whole_folder(target) as folder:
@@ -74,6 +75,11 @@ def merge_into(path: Path, target: Path) -> Path:
         (folder / "README.md").write_text(card(facts, merged=True), encoding="utf-8")
         (folder / "lineage.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return target
+
+
+def _refuse_to_lose(target: Path) -> None:
+    if not files.may_replace(target, also=[STATS]):
+        raise ConfigError(f"{target} holds other files, which would be lost. Type: --output NEW_FOLDER")
 
 
 def _save(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -93,6 +99,7 @@ def _save(model: Any, tokenizer: Any, folder: Path) -> None:
 def copy_adapter(path: Path, target: Path) -> Path:
     """The adapter alone at `target`, with tokenizer and card."""
     adapter = find_adapter(path)
+    _refuse_to_lose(target)
     with files.whole_folder(target) as folder:
         for name in (*ADAPTER, *WORDS):
             if (adapter / name).is_file():

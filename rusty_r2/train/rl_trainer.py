@@ -180,7 +180,7 @@ class RLTrainer:
         shared = {
             "data": self._written(method, plain_rows(dataset)),
             "eval_interval": self.config.eval_steps,
-            "patience": self.config.early_stopping_patience,
+            "patience": self.config.early_stopping_patience if self.config.eval_steps else 0,
             **self._options(method),
         }
         if method == "kto":
@@ -247,11 +247,11 @@ class RLTrainer:
 
     def save_model(self, output_path: str | Path | None = None, merge_lora: bool = True) -> str:
         """The trained model as one folder, or its adapter alone, with training_stats.json; its path."""
-        from rusty_r2.train.merge import copy_adapter, merge_into
+        from rusty_r2.train.merge import STATS, copy_adapter, merge_into
 
         target = Path(output_path) if output_path is not None else self.output_dir / "final"
         (merge_into if merge_lora else copy_adapter)(self._trained(), target)
-        files.write(target / "training_stats.json", json.dumps(self.get_training_summary(), indent=2) + "\n")
+        files.write(target / STATS, json.dumps(self.get_training_summary(), indent=2) + "\n")
         self.saved = target
         return str(target)
 

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from rusty_r2.train.fit import Fitted
     from rusty_r2.train.patience import Patience
 
+NOT_NEGATIVE = (
+    *("batch_size", "accumulate", "max_steps", "max_minutes", "lora_r", "lora_alpha", "eval_rows", "keep"),
+    *("weight_decay", "clip", "eval_interval", "patience", "beta", "desirable_weight", "undesirable_weight"),
+    *("clip_eps", "clip_eps_high"),
+)
+"""options, also of single methods, of which less than nothing makes no sense"""
 NEEDED_MB = 500
 """free disk for a run's folder"""
 
@@ -93,6 +99,8 @@ class Lesson:
 def tune(options: TuningOptions, method: Method) -> Path | str:
     """Train, compare, write the card; the run's folder (or, for a dry run, the plan)."""
     check_options(options)
+    if options.patience and not options.eval_interval:
+        raise ConfigError("--patience counts readings of held-out rows: add --eval-interval 20")
     rows = load_rows(options.data, method.name)
     learned, held = split(options.data, rows, options.eval_data, method.name, options.seed)
     method.check(learned, options.data)
@@ -109,8 +117,8 @@ def tune(options: TuningOptions, method: Method) -> Path | str:
 
 def check_options(options: LoraOptions) -> None:
     """What can be known to be wrong before anything is loaded."""
-    for name in ("batch_size", "accumulate", "max_steps", "lora_r", "lora_alpha", "eval_rows", "keep"):
-        if getattr(options, name) < 0:
+    for name in NOT_NEGATIVE:
+        if not getattr(options, name, 0) >= 0:
             raise ConfigError(f"--{name} cannot be negative")
     for name in ("epochs", "learning_rate", "max_length", "log_interval", "ckpt_interval"):
         if not getattr(options, name) > 0:
@@ -315,7 +323,7 @@ class _Tuning:
             again = f"rusty train {self.method.name} --config {folder}/config.json"
             again += f" --output-dir {folder} --resume auto"
             return f"stopped at step {done.step:,}, saved. Go on: {again}"
-        return f"next: rusty train merge {folder}"
+        return f"next: rusty {'export gguf' if self.options.merge else 'train merge'} {folder}"
 
 
 def _trace_ids(row: Row) -> list[str]:

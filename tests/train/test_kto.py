@@ -12,6 +12,7 @@ pytest.importorskip("trl", reason="pip install 'rusty-r2[lora]'")
 
 from rusty_r2 import run
 from rusty_r2.errors import CheckpointError, ConfigError, DataError
+from rusty_r2.train import lora
 from rusty_r2.train.kto import KTO, KTOConfig, train
 
 WORDS = ("alpha", "bread", "cloud", "delta", "earth", "flame", "grass", "house", "inner", "joint")
@@ -132,6 +133,19 @@ def test_resuming_with_other_rows_is_refused(tiny_llama, rows, tmp_path):
         train(quick(tiny_llama, rows, folder, max_steps=2))
 
 
+def test_the_same_rows_and_base_by_another_path_are_the_same(tiny_llama, rows, tmp_path, monkeypatch):
+    monkeypatch.chdir(tiny_llama.parent)
+    folder = train(quick(tiny_llama.name, rows, tmp_path / "run", max_steps=1, eval_rows=0))
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for path in (rows, rows.with_name("kto.eval.jsonl")):
+        path.rename(moved / path.name)
+    monkeypatch.chdir(tmp_path)
+    assert lora.find_base(str(folder)).path == str(tiny_llama), "an adapter knows its base from anywhere"
+    train(quick(tiny_llama, moved / rows.name, folder, resume="auto", max_steps=2, eval_rows=0))
+    assert run.newest(folder).name == "step_000002"
+
+
 def test_what_tools_said_is_read_and_not_learned(tiny_llama):
     from rusty_r2.train.collators import unpaired
     from rusty_r2.train.encoded import encode
@@ -201,7 +215,11 @@ def test_no_disk_is_said_first(tiny_llama, rows, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"batch_size": 1}, {"learning_rate": 0.0}, {"epochs": -1.0}, {"warmup": 2.0}, {"lora_targets": ("no",)}],
+    [
+        *({"batch_size": 1}, {"learning_rate": 0.0}, {"epochs": -1.0}, {"warmup": 2.0}, {"clip": -1.0}),
+        *({"beta": -0.1}, {"eval_interval": -1}, {"max_minutes": -1.0}, {"lora_targets": ("no",)}),
+        {"patience": 3},  # counts readings, and there are none
+    ],
 )
 def test_options_that_cannot_be(tiny_llama, rows, tmp_path, wrong):
     with pytest.raises(ConfigError):

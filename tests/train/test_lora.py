@@ -23,7 +23,8 @@ from rusty_r2.train.fit import advice
 from rusty_r2.train.lora import LoraOptions, Shape
 
 
-def test_names_of_base_models(tiny_llama, tmp_path):
+def test_names_of_base_models(tiny_llama, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert lora.find_base(str(tiny_llama)).path == str(tiny_llama)
     hub = lora.find_base("HuggingFaceTB/SmolLM2-135M-Instruct")
     assert hub.remote and hub.path == "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -37,6 +38,15 @@ def test_names_of_base_models(tiny_llama, tmp_path):
     damaged.mkdir(parents=True)
     with pytest.raises(CheckpointError, match="no whole checkpoint"):
         lora.find_base(str(tmp_path / "run"))
+
+
+def test_a_slip_in_the_name_of_a_run_is_not_asked_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert lora.find_base("runs/kto-9").remote
+    (tmp_path / "runs" / "kto-1").mkdir(parents=True)
+    (tmp_path / "runs" / "kto-1" / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no base model 'runs/kto-9'"):
+        lora.find_base("runs/kto-9")
 
 
 def test_a_hub_name_that_cannot_be_fetched_is_one_line_at_once(monkeypatch, capfd):

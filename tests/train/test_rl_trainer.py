@@ -147,6 +147,11 @@ def test_kto_by_the_document_evaluates_and_saves_the_adapter_alone(here):
     path = trainer.save_model(str(here / "adapter"), merge_lora=False)
     assert path == str(here / "adapter") and (here / "adapter" / "adapter_model.safetensors").is_file()
     assert not (here / "adapter" / "model.safetensors").exists()
+    assert trainer.save_model(path, merge_lora=False) == path, "what it wrote itself may be written again"
+    (here / "adapter" / "diary.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="holds other files"):
+        trainer.save_model(path)
+    assert (here / "adapter" / "diary.txt").read_text() == "mine"
 
 
 def test_grpo_with_functions_of_ones_own(here):
