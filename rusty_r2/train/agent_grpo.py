@@ -11,7 +11,7 @@ the same in every process of a run. `rusty train grpo` (grpo.py) starts it; `--m
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from rusty_r2.gym.env import EnvConfig
 from rusty_r2.run import step_of
 from rusty_r2.task import Task
 from rusty_r2.train.chatting import Chat, Drawing, Written, write
-from rusty_r2.train.grpo_rewards import Attempt, Outcome, attempt, shares
+from rusty_r2.train.grpo_rewards import Attempt, Outcome, attempt, shares, text_of
 from rusty_r2.train.grpo_trainer import Watch
 from rusty_r2.train.playing import Played, Stage
 
@@ -127,8 +127,7 @@ class Episodes:
         for name, value in facts.items():
             trainer._metrics["train"][name].append(value)
         if self.log is not None and trainer.accelerator.is_main_process:
-            with open(self.log, "a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in everything)
+            _append(self.log, everything)
 
 
 def paid(completions: Sequence[Any], paid: Sequence[float | None], **_: Any) -> list[float | None]:
@@ -184,11 +183,43 @@ class KeepCurriculum(TrainerCallback):  # type: ignore[misc]
             files.write(folder / STATE, json.dumps(self.curriculum.state_dict()) + "\n")
 
 
-def go_on(curriculum: Curriculum, checkpoint: Path | None, log: Path | None = None) -> None:
-    """Put the curriculum where a checkpoint left it, and forget the episodes that will be played again."""
+def go_on(curriculum: Curriculum, checkpoint: Path | None) -> None:
+    """Put the curriculum where a checkpoint left it."""
     if checkpoint is not None and (checkpoint / STATE).is_file():
         curriculum.load_state_dict(json.loads((checkpoint / STATE).read_text()))
-    if log is not None and log.exists():
+
+
+class Kept:
+    """A reward function whose completions are written down with what they were paid."""
+
+    def __init__(self, reward: Callable[..., list[float | None]], log: Path) -> None:
+        self.reward, self.log = reward, log
+        self.__name__ = str(getattr(reward, "__name__", "reward"))
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], trainer_state: Any, **more: Any
+    ) -> list[float | None]:
+        from accelerate.utils import gather_object
+
+        paid = self.reward(prompts, completions, **more)
+        said = [
+            {"step": trainer_state.global_step, "prompt": asked, "replies": [text_of(one)], "reward": worth}
+            for asked, one, worth in zip(prompts, completions, paid, strict=True)
+        ]
+        everything = gather_object(said)
+        if trainer_state.is_world_process_zero:
+            _append(self.log, everything)
+        return paid
+
+
+def _append(log: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with open(log, "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def forget(log: Path, checkpoint: Path | None) -> None:
+    """Cut what came after a checkpoint, and half a line: those completions will be made again."""
+    if log.exists():
         done = step_of(checkpoint) if checkpoint is not None else 0
         whole = log.read_text(encoding="utf-8").split("\n")[:-1]
         kept = [line for line in whole if json.loads(line)["step"] < done]

@@ -22,6 +22,8 @@ from rusty_r2.errors import DataError
 
 HELD_OUT = 0.1
 """part of the prompts kept out of training where no file of held-out rows is given"""
+FEW = 10
+"""of fewer prompts none is kept out: they are all there is to learn from"""
 Row = dict[str, Any]
 
 
@@ -56,7 +58,9 @@ def split(
         held = load_rows(beside, kind)
         known = {_prompt_digest(row) for row in held}
         return [row for row in rows if _prompt_digest(row) not in known], held
-    out = [room.rank(seed, f"held out {_prompt_digest(row)}") < HELD_OUT for row in rows]
+    prompts = [_prompt_digest(row) for row in rows]
+    enough = len(set(prompts)) >= FEW
+    out = [enough and room.rank(seed, f"held out {prompt}") < HELD_OUT for prompt in prompts]
     return (
         [row for row, away in zip(rows, out, strict=True) if not away],
         [row for row, away in zip(rows, out, strict=True) if away],

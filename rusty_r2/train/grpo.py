@@ -65,7 +65,7 @@ class GRPOConfig(GroupOptions):
     data: Path | None = None
     """rows {"prompt": …}; default: tasks of the gym"""
     eval_data: Path | None = None
-    """held-out rows; default: NAME.eval.jsonl beside --data, where it is there"""
+    """held-out rows; default: NAME.eval.jsonl beside --data, else one prompt in ten"""
     reward: tuple[str, ...] = ()
     """rewards of your own beside the shipped ones, for --data: module:Class or FILE.py:Class"""
     families: tuple[str, ...] = ()
@@ -132,11 +132,15 @@ def trl_arguments(config: GroupOptions, given: dict[str, Any], generations: int,
     )
 
 
-def read_prompts(path: Path) -> list[dict[str, Any]]:
-    """Rows with a prompt; a file of recorded groups is for replay.py, and a faulty line is named."""
+def read_prompts(config: GRPOConfig) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(prompts to learn from, prompts held out); a faulty line is named, recorded groups are replay.py's."""
     from rusty_r2.data import rows
     from rusty_r2.data.validate import check_file
+    from rusty_r2.train.encoded import split
 
+    path = config.data
+    if path is None:
+        return [], []
     found = check_file(path)
     if found.kind == "grpo":
         raise DataError(f"{path} holds recorded answers. Type: rusty train replay --data {path}")
@@ -144,9 +148,15 @@ def read_prompts(path: Path) -> list[dict[str, Any]]:
         raise DataError(f"{found.faults[0]}. Type: rusty data validate {path}")
     if found.kind not in ("prompts", "kto", "sft"):
         raise DataError(f"{path} holds {found.kind} rows, not prompts. Type: rusty data validate {path}")
-    seen = {repr(row.get("prompt")): row["prompt"] for row in rows.load(path) if row.get("prompt")}
-    if not seen:
-        raise DataError(f"{path} holds no prompts. Type: rusty data validate {path}")
+    learned, held = split(path, _once(rows.load(path)), config.eval_data, "prompts", config.seed)
+    if not learned:
+        raise DataError(f"{path} holds no prompts to learn from. Type: rusty data validate {path}")
+    return learned, _once(held)
+
+
+def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each prompt once, and nothing else of its row."""
+    seen = {repr(row["prompt"]): row["prompt"] for row in rows if row.get("prompt")}
     return [{"prompt": prompt} for prompt in seen.values()]
 
 

@@ -26,7 +26,7 @@ from rusty_r2.hardware import detect_hardware
 from rusty_r2.rewards.audit import require_audit
 from rusty_r2.run import Run
 from rusty_r2.train import grpo
-from rusty_r2.train.agent_grpo import Answers, Episodes, KeepCurriculum, Plan, go_on, paid
+from rusty_r2.train.agent_grpo import Answers, Episodes, KeepCurriculum, Kept, Plan, forget, go_on, paid
 from rusty_r2.train.before_after import Comparison
 from rusty_r2.train.chatting import Chat, Drawing, write
 from rusty_r2.train.distributed import World, join
@@ -56,7 +56,7 @@ EASIER = "raise --num-generations or --temperature, take easier --families, or w
 GOOD = 0.6
 """a score from which a trace is labelled good (rewards/engine.py)"""
 PROMPT = 160
-"""tokens of a request with the system prompt, for the estimate"""
+"""tokens of a task's request with the system prompt, for the estimate"""
 
 
 class GroupRun:
@@ -156,7 +156,7 @@ class GroupRun:
         if self.run is not None:
             if found is not None:
                 self.run.note(worse=found.worse, before_after=found.facts())
-            say(self.world, found.table() if found else "nothing was held out: base and result not compared")
+            say(self.world, found.table() if found else "base and result were not compared: no tasks or rows")
             write_card(self.folder)
             if self.config.merge:
                 merge_into(self.folder, self.folder / "merged")
@@ -172,35 +172,41 @@ class Online(GroupRun):
     _valid = "valid actions"
 
     def __init__(self, config: GRPOConfig, stack: ExitStack) -> None:
-        self.prompts = grpo.read_prompts(config.data) if config.data else []
+        self.prompts, self.held = grpo.read_prompts(config)
         super().__init__(config, stack)
         self.executor = stack.enter_context(open_executor(config.engine, workers=config.workers))
         self.generations = grpo.group_size(config, self.hardware)
         self.drawing = Drawing(config.max_new_tokens, config.temperature)
         self.groups = Plan(self.drawing, self.generations, config.max_length, config.seed)
         self.env = EnvConfig(max_turns=config.max_turns)
-        self.prompts = self._fitting(self.prompts)
+        self._leave_out_long()
 
-    def _fitting(self, asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The prompts that leave room for an answer; those that do not are counted."""
-        config, ids = self.config, Answers(self.chat, self.groups).ids
-        room = config.max_length - config.max_new_tokens
-        kept = [row for row in asked if len(ids(row["prompt"])) <= room]
-        if asked and not kept:
+    def _leave_out_long(self) -> None:
+        """Only prompts that leave room for an answer stay; those that do not are counted."""
+        config = self.config
+        room, asked = config.max_length - config.max_new_tokens, len(self.prompts)
+        self.prompts, self.held = (
+            [row for row in some if self._ids(row) <= room] for some in (self.prompts, self.held)
+        )
+        if asked and not self.prompts:
             raise DataError(
                 f"every prompt of {config.data} is over {room} tokens. "
                 f"Type: --max-length {2 * config.max_length}"
             )
-        if len(kept) < len(asked):
-            say(self.world, f"{len(asked) - len(kept)} prompts left out: over {room} tokens")
-        return kept
+        if len(self.prompts) < asked:
+            say(self.world, f"{asked - len(self.prompts)} prompts left out: over {room} tokens")
+
+    def _ids(self, row: dict[str, Any]) -> int:
+        """Tokens of a prompt."""
+        return len(Answers(self.chat, self.groups).ids(row["prompt"]))
 
     def train(self) -> Path | str:
         config = self.config
         self.reward = self.pays() if config.data is not None else None
         shape = self.shape(self.generations)
         longest = config.max_turns * config.max_new_tokens
-        lengths = [min(config.max_length, PROMPT + longest)]
+        asked = [self._ids(row) for row in self.prompts] or [PROMPT]
+        lengths = [min(config.max_length, prompt + longest) for prompt in asked]
         gym = f"tasks of the gym, at most {config.max_turns} replies long"
         where = f"prompts of {config.data}" if config.data else gym
         plan = self.plan(shape, lengths, f"{self.generations} answers each to {where}")
@@ -224,11 +230,16 @@ class Online(GroupRun):
         families = grpo.gym_families(config)
         lessons = CurriculumConfig(config.seed, families, config.max_difficulty)
         curriculum = Curriculum(lessons)
-        log = self.folder / "completions.jsonl"
-        go_on(curriculum, self.resumed, log if self.world.first else None)
+        go_on(curriculum, self.resumed)
         self.watch.advice = EASIER
         rollouts = Episodes(
-            self.chat, self.env, self.groups, curriculum, watch=self.watch, executor=self.executor, log=log
+            self.chat,
+            self.env,
+            self.groups,
+            curriculum,
+            watch=self.watch,
+            executor=self.executor,
+            log=self._log(),
         )
         needed = self.steps * shape.rows // self.generations
         dataset = [{"prompt": f"draw {number}"} for number in range(needed)]
@@ -243,6 +254,13 @@ class Online(GroupRun):
             return self.folder
         return self._told(before, self.evaluate(trainer, families))
 
+    def _log(self) -> Path:
+        """Where every completion is written down; those that will be made again are forgotten."""
+        log = self.folder / "completions.jsonl"
+        if self.world.first:
+            forget(log, self.resumed)
+        return log
+
     def evaluate(self, trainer: GroupTrainer, families: tuple[str, ...]) -> Outcomes | None:
         """Play of the held-out tasks of the same families, the same seeds each time."""
         if not self.config.eval_rows:
@@ -254,13 +272,21 @@ class Online(GroupRun):
         model = trainer.accelerator.unwrap_model(trainer.model)
         stage = Stage(model, self.chat, self.env, drawing, max_length=self.config.max_length)
         found = outcomes(stage.play(wanted, list(range(len(wanted)))))
-        if self.run is not None:
-            self.run.log(int(trainer.state.global_step), found.facts())
+        return self._noted(found, trainer)
+
+    def _noted(self, found: Outcomes, trainer: GroupTrainer) -> Outcomes:
+        """Into the metrics; a resumed run has the base's numbers there already."""
+        step = int(trainer.state.global_step)
+        if self.run is not None and (step or self.resumed is None):
+            self.run.log(step, found.facts())
         return found
 
     def _told(self, before: Outcomes | None, after: Outcomes | None) -> Path:
-        found = None if before is None or after is None else compared(before, after, valid=self._valid)
-        return self.conclude(found)
+        if before is None or after is None:
+            return self.conclude(None)
+        held_out = self.config.data is None or bool(self.held)
+        found = compared(before, after, valid=self._valid, held_out=held_out)
+        return self.conclude(found if found.rows else None)
 
     # ── requests of one's own ───────────────────────────────────────────────────────────────────
 
@@ -270,7 +296,7 @@ class Online(GroupRun):
         reward = self.reward
         assert reward is not None
         rollouts = Answers(self.chat, self.groups)
-        lengths = [len(rollouts.ids(row["prompt"])) for row in self.prompts]
+        lengths = [self._ids(row) for row in self.prompts]
         names = [str(place) for place in range(len(lengths))]
         count = self.steps * shape.rows // self.generations
         places = order(lengths, names, count=count, seed=config.seed)
@@ -279,20 +305,15 @@ class Online(GroupRun):
             self.generations,
             config.max_new_tokens,
             [self.prompts[place] for place in places],
-            reward_funcs=reward,
+            reward_funcs=Kept(reward, self._log()),
             rollout_func=rollouts,
         )
-        held = self._held_out()
-        before = self._score(trainer, held, reward)
+        asked = (self.held or self.prompts)[: config.eval_rows]
+        before = self._score(trainer, asked, reward)
         fitted = self.fit(trainer)
         if self.interrupted(fitted):
             return self.folder
-        return self._told(before, self._score(trainer, held, reward))
-
-    def _held_out(self) -> list[dict[str, Any]]:
-        assert self.config.data is not None
-        beside = self.config.eval_data or rows.eval_path(self.config.data)
-        return grpo.read_prompts(beside)[: self.config.eval_rows] if beside.is_file() else []
+        return self._told(before, self._score(trainer, asked, reward))
 
     def _score(
         self, trainer: GroupTrainer, held: list[dict[str, Any]], reward: Callable[..., Any]
@@ -312,6 +333,4 @@ class Online(GroupRun):
             tuple(score is not None and score >= GOOD for score in scores),
             tuple(float(one.ids[-1] in self.chat.stops) for one in said),
         )
-        if self.run is not None:
-            self.run.log(int(trainer.state.global_step), found.facts())
-        return found
+        return self._noted(found, trainer)

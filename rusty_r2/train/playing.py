@@ -157,7 +157,9 @@ def outcomes(episodes: Sequence[Played]) -> Outcomes:
     )
 
 
-def compared(before: Outcomes, after: Outcomes, *, valid: str = "valid actions") -> Comparison:
+def compared(
+    before: Outcomes, after: Outcomes, *, valid: str = "valid actions", held_out: bool = True
+) -> Comparison:
     """Base and result on the tasks that both could play; the mean reward decides."""
     both = zip(before.reward, after.reward, strict=True)
     known = [place for place, pair in enumerate(both) if None not in pair]
@@ -169,7 +171,7 @@ def compared(before: Outcomes, after: Outcomes, *, valid: str = "valid actions")
             (valid, before.valid, after.valid),
         )
     )
-    return Comparison(lines, len(known))
+    return Comparison(lines, len(known), held_out)
 
 
 def _line(name: str, was: list[float], now: list[float]) -> Line:

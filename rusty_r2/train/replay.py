@@ -14,7 +14,7 @@ or a tool said between two turns is read, never trained. The trainer is grpo_tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -36,9 +36,9 @@ class ReplayConfig(GroupOptions):
     """Learn from recorded groups of answers and their rewards."""
 
     data: Path
-    """rows {prompt, completions, rewards} of rusty data grpo or rusty collect"""
+    """rows {prompt, completions, rewards} of rusty data grpo or rusty trace collect"""
     eval_data: Path | None = None
-    """held-out rows; default: NAME.eval.jsonl beside --data, where it is there"""
+    """held-out rows; default: NAME.eval.jsonl beside --data, else one prompt in ten"""
     trust_logprobs: bool = True
     """weigh recorded tokens by how likely they are now; off: take them as this model's own"""
     max_group: int = 8
@@ -99,10 +99,10 @@ class Groups:
         return said + (f"; {self.long} completions are longer than --max-length" if self.long else "")
 
 
-def read_groups(path: Path, chat: Chat, config: ReplayConfig) -> Groups:
-    """The groups of a file as tokens of this model."""
+def read_groups(rows: Iterable[dict[str, Any]], chat: Chat, config: ReplayConfig) -> Groups:
+    """Recorded groups as tokens of this model."""
     found = Groups()
-    for row in _rows(path):
+    for row in rows:
         found.traces.update(str(one) for one in row.get("trace_ids") or ())
         prompt = _prompt(row["prompt"], chat)
         rewards = row.get("raw_rewards") or row["rewards"]
@@ -122,17 +122,24 @@ def read_groups(path: Path, chat: Chat, config: ReplayConfig) -> Groups:
     return found
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a file that holds nothing else; a faulty line is named."""
+def lesson(config: ReplayConfig) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(groups to learn from, groups held out) of a file that holds nothing else; a faulty line is named."""
     from rusty_r2.data import rows
     from rusty_r2.data.validate import check_file
+    from rusty_r2.train.encoded import split
 
+    path = config.data
+    if not path.is_file():
+        raise DataError(f"there is no file {path}. Type: rusty data grpo --output {path}")
     found = check_file(path)
     if found.kind != "grpo" and not found.faults:
         raise DataError(f"{path} holds {found.kind} rows, not groups of answers. Type: rusty data grpo")
     if found.faults:
         raise DataError(f"{found.faults[0]}. Type: rusty data validate {path}")
-    yield from rows.load(path)
+    learned, held = split(path, rows.load(path), config.eval_data, "grpo", config.seed)
+    if not learned:
+        raise DataError(f"every prompt of {path} is among the held-out ones. Name others: --eval-data FILE")
+    return learned, held
 
 
 def _prompt(prompt: Any, chat: Chat) -> list[int]:
@@ -145,8 +152,7 @@ def _recorded(row: dict[str, Any], number: int, reward: float, chat: Chat, trust
     """One completion: its turns as they were said, and what stood between them."""
     completion = row["completions"][number]
     turns = [completion] if isinstance(completion, str) else completion
-    words = (row.get("token_ids") or {}) and row["token_ids"][number]
-    likely = (row.get("logprobs") or {}) and row["logprobs"][number]
+    words, likely = ((row.get(name) or {number: None})[number] for name in ("token_ids", "logprobs"))
     ids: list[int] = []
     own: list[int] = []
     logprobs: list[float] = []
@@ -157,8 +163,8 @@ def _recorded(row: dict[str, Any], number: int, reward: float, chat: Chat, trust
             glue = chat.between(ids, text)
             ids, own, logprobs = ids + glue, own + [0] * len(glue), logprobs + [0.0] * len(glue)
             continue
-        known = list(words[said]) if words else []
-        chances = list(likely[said]) if likely and trust else []
+        known = [int(word) for word in _of_turn(words, said)]
+        chances = [UNKNOWN if p is None else float(p) for p in _of_turn(likely if trust else None, said)]
         reply, chances = _reply(text, known, chances, chat)
         ids, own, logprobs = ids + reply, own + [1] * len(reply), logprobs + chances
         said += 1
@@ -177,6 +183,12 @@ def _reply(text: str, known: list[int], chances: list[float], chat: Chat) -> tup
     return [*known, chat.end], [*chances, UNKNOWN]
 
 
+def _of_turn(kept: Any, turn: int) -> list[Any]:
+    """What was recorded about one turn; nothing where a recorder kept it for none, or for fewer turns."""
+    found = kept[turn] if isinstance(kept, list) and turn < len(kept) else []
+    return found if isinstance(found, list) else []
+
+
 def _says(ids: Sequence[int], text: str, chat: Chat) -> bool:
     if min(ids) < 0 or max(ids) >= len(chat.tokenizer):
         return False
@@ -193,11 +205,8 @@ def _parts(answers: Sequence[Recorded], most: int) -> Iterator[Sequence[Recorded
 def train(config: ReplayConfig) -> Path | str:
     """Learn from recorded groups; base and result are compared on groups kept out."""
     need("trl", extra="lora")
-    if not config.data.is_file():
-        raise DataError(f"there is no file {config.data}. Type: rusty data grpo --output {config.data}")
-    for _ in _rows(config.data):  # what is wrong with it is said before anything heavy is loaded
-        break
+    learned, held = lesson(config)  # what is wrong with it is said before anything heavy is loaded
     from rusty_r2.train.replay_run import Replay
 
     with ExitStack() as stack:
-        return Replay(config, stack).train()
+        return Replay(config, stack).train(learned, held)

@@ -63,13 +63,13 @@ class Replay(GroupRun):
     method = "replay"
     config: ReplayConfig
 
-    def train(self) -> Path | str:
+    def train(self, learned: Sequence[dict[str, Any]], held: Sequence[dict[str, Any]]) -> Path | str:
         config = self.config
-        found = read_groups(config.data, self.chat, config)
+        found = read_groups(learned, self.chat, config)
         if not found.kept:
             raise DataError(
                 f"{config.data} holds no group whose answers were paid differently: {found.told()}. "
-                "Record more: rusty collect"
+                "Record more: rusty trace collect"
             )
         size = max(len(group.answers) for group in found.kept)
         shape = self.shape(size)
@@ -90,12 +90,14 @@ class Replay(GroupRun):
             reward_funcs=paid,
             rollout_func=Recordings(found.kept, size, self.chat.end),
         )
-        pairs = Pairs.of(self._held_out())
+        away = read_groups(held, self.chat, config).kept
+        pairs = Pairs.of((away or found.kept)[: config.eval_rows])
         if self.interrupted(self.fit(trainer)):
             return self.folder
         model = trainer.accelerator.unwrap_model(trainer.model)
         pad = int(self.tokenizer.pad_token_id)
-        return self.conclude(pairs.compare(model, pad=pad) if len(pairs.better) else None)
+        found_out = pairs.compare(model, pad=pad, held_out=bool(away)) if len(pairs.better) else None
+        return self.conclude(found_out)
 
     @property
     def steps(self) -> int:
@@ -116,12 +118,6 @@ class Replay(GroupRun):
         )
         return [{"prompt": str(place)} for place in places]
 
-    def _held_out(self) -> list[Group]:
-        beside = self.config.eval_data or rows.eval_path(self.config.data)
-        if not self.config.eval_rows or not beside.is_file():
-            return []
-        return read_groups(beside, self.chat, self.config).kept[: self.config.eval_rows]
-
 
 @dataclass(frozen=True)
 class Pairs:
@@ -130,36 +126,42 @@ class Pairs:
     said: list[Said]
     better: NDArray[np.int64]
     worse: NDArray[np.int64]
+    group: NDArray[np.int64]
+    """which group a pair is of: pairs of one group are no independent witnesses, so groups are drawn"""
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> Pairs:
         said: list[Said] = []
-        pairs: list[tuple[int, int]] = []
-        for group in groups:
+        pairs: list[tuple[int, int, int]] = []
+        for number, group in enumerate(groups):
             first = len(said)
             said += [
                 Said([*group.prompt], [*one.ids], [own == 1 for own in one.own]) for one in group.answers
             ]
             for a, b in permutations(range(len(group.answers)), 2):
                 if group.answers[a].reward > group.answers[b].reward + FLAT:
-                    pairs.append((first + a, first + b))
-        places = np.array(pairs, np.int64).reshape(-1, 2)
-        return cls(said, places[:, 0], places[:, 1])
+                    pairs.append((first + a, first + b, number))
+        return cls(said, *np.array(pairs, np.int64).reshape(-1, 3).T)
 
-    def compare(self, model: Any, *, pad: int) -> Comparison:
+    def compare(self, model: Any, *, pad: int, held_out: bool = True) -> Comparison:
         """Base and result: which of two answers is the likelier, by its mean log-probability a token."""
+        return self.compared(*both(model, self.said, pad=pad), held_out=held_out)
 
+    def compared(self, before: Scores, after: Scores, *, held_out: bool) -> Comparison:
         def right(scores: Scores, drawn: Drawn) -> float:
-            better, worse = scores.mean[self.better[drawn[0]]], scores.mean[self.worse[drawn[0]]]
-            return float((better > worse).mean())
+            return self._mean(scores.mean[self.better] > scores.mean[self.worse], drawn)
 
         def margin(scores: Scores, drawn: Drawn) -> float:
-            better, worse = scores.mean[self.better[drawn[0]]], scores.mean[self.worse[drawn[0]]]
-            return float((better - worse).mean())
+            return self._mean(scores.mean[self.better] - scores.mean[self.worse], drawn)
 
-        before, after = both(model, self.said, pad=pad)
         measures: dict[str, Callable[[Scores, Drawn], float]] = {
             "better answer is likelier": right,
             "margin, nats a token": margin,
         }
-        return compare(measures, before, after, [range(len(self.better))])
+        groups = range(int(self.group.max()) + 1)
+        return compare(measures, before, after, [groups], held_out=held_out)
+
+    def _mean(self, values: NDArray[Any], drawn: Drawn) -> float:
+        """Over the pairs of the groups that were drawn."""
+        sums, counts = np.bincount(self.group, weights=values), np.bincount(self.group)
+        return float(sums[drawn[0]].sum() / counts[drawn[0]].sum())

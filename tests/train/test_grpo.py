@@ -254,11 +254,17 @@ def test_requests_of_ones_own_are_paid_by_the_engine_and_resumed_bit_for_bit(sma
     train(options(small_llama, tmp_path, **given, output_dir=tmp_path / "whole"))
     note = json.loads((tmp_path / "whole" / "run.json").read_text())
     assert note["before_after"]["rows"] == 1 and "came to an end" in note["before_after"]
+    kept = [json.loads(line) for line in (tmp_path / "whole" / "completions.jsonl").read_text().splitlines()]
+    shown = [row["prompt"] for row in rows[:3]]
+    assert {row["step"] for row in kept} == {0, 1} and all(row["prompt"] in shown for row in kept)
+    assert all(len(row["replies"]) == 1 and isinstance(row["reward"], float) for row in kept)
     train(options(small_llama, tmp_path, **given, output_dir=tmp_path / "parts"))
     (tmp_path / "parts" / "step_000002").rename(tmp_path / "away")
     train(options(small_llama, tmp_path, **given, output_dir=tmp_path / "parts", resume="auto"))
-    name = "step_000002/adapter_model.safetensors"
-    assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+    for name in ("step_000002/adapter_model.safetensors", "completions.jsonl"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2, 2], "the base is measured once in the record"
 
 
 def test_a_reward_that_can_be_cheated_is_refused_before_training(small_llama, tmp_path):
@@ -304,6 +310,9 @@ def test_a_faulty_file_of_prompts_is_named_before_anything_is_loaded(line, said,
     data.write_text(line + "\n")
     with pytest.raises(DataError, match=said):
         train(GRPOConfig(data=data, base_model="nowhere/at-all"))
+    data.write_text('{"prompt": "x"}\n')
+    with pytest.raises(DataError, match=r"none\.jsonl"):
+        train(GRPOConfig(data=data, eval_data=tmp_path / "none.jsonl", base_model="nowhere/at-all"))
 
 
 def test_prompts_without_room_for_an_answer_are_left_out_and_a_clock_stops_a_run(
@@ -331,7 +340,6 @@ def test_our_own_recurrent_model_is_trained_like_any_other(tiny_rwkv, tmp_path):
     asked = [{"role": "user", "content": "the first line"}]
     line = json.dumps({"prompt": asked, "completions": answers, "rewards": [1.0, 0.0, 0.5]}) + "\n"
     (tmp_path / "grpo.jsonl").write_text(line)
-    (tmp_path / "grpo.eval.jsonl").write_text(line)
     given = {"base_model": str(tiny_rwkv), "output_dir": tmp_path / "run", "device": "cpu", "warmup": 0.0}
     given |= {"max_steps": 3, "batch_size": 3, "accumulate": 1, "learning_rate": 1e-2}
     folder = replay(ReplayConfig(data=tmp_path / "grpo.jsonl", **given))

@@ -6,14 +6,25 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
 pytest.importorskip("trl", reason="pip install 'rusty-r2[lora]'")
 
 from rusty_r2.errors import ConfigError, DataError  # noqa: E402
+from rusty_r2.train.before_after import Scores  # noqa: E402
 from rusty_r2.train.chatting import Chat  # noqa: E402
-from rusty_r2.train.replay import ReplayConfig, read_groups, train  # noqa: E402
+from rusty_r2.train.replay import (  # noqa: E402
+    UNKNOWN,
+    Group,
+    Recorded,
+    ReplayConfig,
+    lesson,
+    read_groups,
+    train,
+)
+from rusty_r2.train.replay_run import Pairs  # noqa: E402
 
 ASKED = [{"role": "user", "content": "What is 2+3?"}]
 
@@ -32,6 +43,10 @@ def chat(small_llama):
 def write(path, *rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def logps(folder, prompt, ids):
@@ -110,9 +125,7 @@ def test_a_small_group_is_filled_with_what_does_not_count(small_llama, chat, tmp
 def test_what_was_said_between_two_turns_is_read_and_not_trained(small_llama, chat, tmp_path):
     turns = [*said("ls"), {"role": "tool", "content": "a.txt"}, *said("done")]
     row = {"prompt": ASKED, "completions": [turns, said("no")], "rewards": [1.0, 0.0]}
-    groups = read_groups(
-        write(tmp_path / "g.jsonl", row), chat, config(small_llama, tmp_path, tmp_path / "g")
-    )
+    groups = read_groups([row], chat, config(small_llama, tmp_path, tmp_path / "g"))
     first, second = groups.kept[0].answers
     own = [word for word, mine in zip(first.ids, first.own, strict=True) if mine]
     assert own == [*chat.words("ls"), *chat.words("done")]
@@ -128,9 +141,7 @@ def test_what_was_said_between_two_turns_is_read_and_not_trained(small_llama, ch
 def test_tokens_of_another_model_are_not_taken_for_our_own(small_llama, chat, tmp_path):
     row = {"prompt": ASKED, "completions": [said("five"), said("four")], "rewards": [1.0, 0.0]}
     strange = row | {"token_ids": [[[70000, 3]], [[5, 6]]], "logprobs": [[[-1.0, -1.0]], [[-2.0, -2.0]]]}
-    groups = read_groups(
-        write(tmp_path / "g.jsonl", strange), chat, config(small_llama, tmp_path, tmp_path / "g")
-    )
+    groups = read_groups([strange], chat, config(small_llama, tmp_path, tmp_path / "g"))
     for one, text in zip(groups.kept[0].answers, ("five", "four"), strict=True):
         assert list(one.ids) == chat.words(text)
         assert all(math.isnan(chance) for chance in one.logprobs)
@@ -142,12 +153,32 @@ def test_recorded_tokens_are_kept_as_they_are(small_llama, chat, tmp_path):
     pieces = [word for letter in "five" for word in chat.tokenizer(letter)["input_ids"]]
     row = {"prompt": ASKED, "completions": [said("five"), said("x")], "rewards": [1.0, 0.0]}
     row |= {"token_ids": [[pieces], [chat.words("x")]], "logprobs": [[[-0.5] * len(pieces)], [[-1.0, -1.0]]]}
-    groups = read_groups(
-        write(tmp_path / "g.jsonl", row), chat, config(small_llama, tmp_path, tmp_path / "g")
-    )
+    groups = read_groups([row], chat, config(small_llama, tmp_path, tmp_path / "g"))
     first = groups.kept[0].answers[0]
     assert list(first.ids) == [*pieces, chat.end] and pieces != chat.words("five")[:-1]
     assert list(first.logprobs[:-1]) == [-0.5] * len(pieces) and math.isnan(first.logprobs[-1])
+
+
+@pytest.mark.parametrize("kept", [[None, []], [[5, 6], [[]]], [[[]], None]])
+def test_what_was_recorded_for_fewer_turns_is_no_record(small_llama, chat, tmp_path, kept):
+    row = {"prompt": ASKED, "completions": [said("five"), said("x")], "rewards": [1.0, 0.0]}
+    for name in ("token_ids", "logprobs"):
+        groups = read_groups([row | {name: kept}], chat, config(small_llama, tmp_path, tmp_path / "g"))
+        assert [list(one.ids) for one in groups.kept[0].answers] == [chat.words("five"), chat.words("x")]
+        assert groups.known == 0
+
+
+def test_without_a_file_of_held_out_groups_one_prompt_in_ten_is_kept_out(tmp_path):
+    row = {"completions": ["a", "b"], "rewards": [1.0, 0.0]}
+    data = write(tmp_path / "grpo.jsonl", *({"prompt": f"n {n}", **row} for n in range(60)))
+    learned, held = lesson(ReplayConfig(data=data))
+    assert len(learned) + len(held) == 60 and 1 <= len(held) <= 15
+    few = write(tmp_path / "few.jsonl", *({"prompt": f"n {n}", **row} for n in range(9)))
+    assert lesson(ReplayConfig(data=few)) == (rows_of(few), []), "few are all learned from"
+    write(tmp_path / "few.eval.jsonl", {"prompt": "n 3", **row})
+    assert "n 3" not in {one["prompt"] for one in lesson(ReplayConfig(data=few))[0]}
+    with pytest.raises(DataError, match=r"none\.jsonl"):
+        lesson(ReplayConfig(data=data, eval_data=tmp_path / "none.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -197,6 +228,18 @@ def test_replay_raises_what_was_paid_more_and_says_so(small_llama, tmp_path, cap
     assert "margin, nats a token" in (tmp_path / "run" / "README.md").read_text()
 
 
+def test_intervals_are_drawn_over_groups_for_pairs_of_one_are_no_witnesses_of_each_other():
+    """Two groups of 8 answers, one gained in every pair and one in none: 56 pairs are two witnesses."""
+    answers = [Recorded((n, 9), (1, 1), (UNKNOWN, UNKNOWN), float(n)) for n in range(8)]
+    pairs = Pairs.of([Group((1,), tuple(answers)), Group((2,), tuple(answers))])
+    ones = np.ones(16)
+    before = Scores(np.zeros(16), ones, ones)
+    after = Scores(np.concatenate([np.arange(8.0), np.zeros(8)]), ones, ones)
+    found = pairs.compared(before, after, held_out=True)
+    assert found.rows == 2 and len(pairs.better) == 56
+    assert found.lines[0].change == (0.5, 0.0, 1.0), "a draw of groups holds one of them twice, or both"
+
+
 def test_stopped_and_resumed_is_never_stopped(small_llama, tmp_path):
     rows = [
         {
@@ -208,6 +251,7 @@ def test_stopped_and_resumed_is_never_stopped(small_llama, tmp_path):
     ]
     data = write(tmp_path / "grpo.jsonl", *rows)
     given = {"max_steps": 4, "ckpt_interval": 2, "keep": 0, "batch_size": 2, "learning_rate": 1e-3}
+    given |= {"eval_rows": 9}
     train(config(small_llama, tmp_path, data, **given, output_dir=tmp_path / "whole"))
     train(config(small_llama, tmp_path, data, **given, output_dir=tmp_path / "parts"))
     for late in ("step_000004", "step_000003"):
@@ -222,6 +266,7 @@ def test_stopped_and_resumed_is_never_stopped(small_llama, tmp_path):
         for name in ("whole", "parts")
     ]
     assert weights[0] == weights[1]
+    assert json.loads((tmp_path / "whole" / "run.json").read_text())["before_after"]["held_out"] is False
     assert loss_of_step(tmp_path / "parts", 4) == loss_of_step(tmp_path / "whole", 4)
 
 
