@@ -104,11 +104,11 @@ MAY_CHANGE = (
 
 def train(config: SupervisedConfig) -> Path:
     """Train, and return the run's folder."""
+    _check(config)
     need("torch", extra="train")
     from rusty_r2.train.distributed import join
     from rusty_r2.train.session import Session, choose_device
 
-    _check(config)
     with join(choose_device(config.device)) as world:
         return Session(config, world).go()
 
@@ -117,6 +117,12 @@ def _check(config: SupervisedConfig) -> None:
     for name in ("max_steps", "batch_size", "grad_accum_steps", "seq_len", "log_interval", "ckpt_interval"):
         if getattr(config, name) < 1:
             raise ConfigError(f"--{name} must be at least 1, not {getattr(config, name)}")
+    intervals = ("keep", "eval_interval", "eval_tokens", "sample_tokens")
+    for name in ("max_minutes", "weight_decay", "clip", *intervals):
+        if not getattr(config, name) >= 0:
+            raise ConfigError(f"--{name} cannot be negative")
+    if not config.lr > 0 or not 0 <= config.beta2 < 1:
+        raise ConfigError("--lr must be more than 0, and --beta2 from 0 up to 1")
     if not 0 <= config.warmup_pct <= 1 or not 0 <= config.min_lr_ratio <= 1:
         raise ConfigError("--warmup_pct and --min_lr_ratio are parts of a whole: 0 to 1")
     if config.init and (config.resume_from_checkpoint or config.resume not in ("", "auto")):
