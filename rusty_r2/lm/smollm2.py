@@ -117,8 +117,11 @@ def _convert(source: Path, target: Path) -> None:
 
 
 def _tokenizer(source: Path) -> Any:
-    """The file's tokenizer, splitting digits before bytes as llama.cpp and the model's training do."""
-    from tokenizers import pre_tokenizers
+    """The file's tokenizer, splitting digits before bytes as llama.cpp and the model's training do.
+
+    Every part is set: transformers 5.17 decodes through a chain that llguidance does not take for bytes.
+    """
+    from tokenizers import decoders, pre_tokenizers
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(
@@ -130,6 +133,7 @@ def _tokenizer(source: Path) -> Any:
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
     )
+    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
@@ -140,7 +144,8 @@ def _check(target: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(target), local_files_only=True)
     pieces = tokenizer.convert_ids_to_tokens(tokenizer(PROBE)["input_ids"])
     said = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
-    if pieces[:3] != ["ĊĠĠĠĠ", "4", "2"] or "<|im_start|>user\nhi<|im_end|>" not in said:
+    plain = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"]["type"] == "ByteLevel"
+    if pieces[:3] != ["ĊĠĠĠĠ", "4", "2"] or "<|im_start|>user\nhi<|im_end|>" not in said or not plain:
         raise CheckpointError(f"the tokenizer made of {GGUF} is not SmolLM2's: {pieces} {said!a:.80}")
 
 
