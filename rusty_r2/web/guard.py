@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import secrets
 import socket
 from collections.abc import Iterable
@@ -139,10 +140,9 @@ def read_form(body: bytes) -> dict[str, str]:
 
 
 def host_name(host: str) -> str:
-    """`localhost:8187` and `[::1]:8187` without their port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    """`localhost:8187` and `[::1]:8187` without their port; "" for what is no name with a port."""
+    found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:\[\]@]*))(?::\d*)?", host)
+    return (found[1] or found[2] or "") if found else ""
 
 
 def is_address(name: str) -> bool:

@@ -39,7 +39,17 @@ def test_every_answer_carries_the_policy(page):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "foo.localhost", "", None]
+    "host",
+    [
+        "evil.example",
+        "evil.example:80",
+        "127.0.0.1.evil.example",
+        "foo.localhost",
+        "",
+        None,
+        "[::1].evil.example",
+        "127.0.0.1:80@evil.example",
+    ],
 )
 def test_a_foreign_host_name_is_refused(page, host):
     status, headers, body = page.get("/traces", Host=host)
