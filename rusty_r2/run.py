@@ -153,6 +153,15 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1]]
 
 
+def noted(path: Path) -> dict[str, Any]:
+    """The JSON table that a stage left there; {} where there is none, or half of one."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _find_checkpoint(folder: Path, resume: str) -> Path | None:
     if resume in ("", "auto"):
         return newest(folder) if resume == "auto" else None

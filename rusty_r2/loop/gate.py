@@ -9,7 +9,6 @@ own), which a poisoned or overtrained model fails first. `worse` means beyond wh
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from rusty_r2.config import read
 from rusty_r2.errors import ConfigError
 from rusty_r2.eval.rates import Rate, better
 from rusty_r2.registry import Gate
+from rusty_r2.run import noted
 
 PROBES = Path(__file__).with_name("probes.toml")
 ANSWER = 32
@@ -153,11 +153,7 @@ def conclude(
 
 def run_facts(run: Path) -> dict[str, Any]:
     """What a training run noted about itself."""
-    try:
-        found = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return noted(run / "run.json")
 
 
 def _rate(rate: Rate) -> dict[str, Any]:

@@ -8,7 +8,6 @@ models above all, is escaped. Pictures are charts.py.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -18,7 +17,7 @@ from rusty_r2 import __version__, files
 from rusty_r2.loop.charts import Point, curve, histogram, interval, number
 from rusty_r2.loop.stages import Done, read_all
 from rusty_r2.loop.style import STYLE
-from rusty_r2.run import metrics
+from rusty_r2.run import metrics, noted
 from rusty_r2.trace import now
 
 CURVES = ("loss", "reward", "margin", "eval", "kl", "entropy", "pass", "bits", "lr")
@@ -31,7 +30,7 @@ Cell = str
 def write_report(folder: Path, *, in_use: str = "") -> Path:
     """Write report.html and return its path."""
     stages = {one.name: one for one in read_all(folder)}
-    config = _read(folder / "config.json")
+    config = noted(folder / "config.json")
     facts: dict[str, dict[str, Any]] = {name: one.facts for name, one in stages.items()}
     chosen = facts.get("promote", {})
     verdict = "promoted" if chosen.get("promoted") else "refused"
@@ -238,11 +237,3 @@ def _value(value: Any) -> str:
         if isinstance(value, (int, float)) and not isinstance(value, bool)
         else str(value)
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

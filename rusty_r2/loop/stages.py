@@ -30,6 +30,7 @@ from typing import Any
 from rusty_r2 import files
 from rusty_r2.config import plain
 from rusty_r2.errors import ConfigError
+from rusty_r2.run import noted
 
 STARTED, DONE = "started.json", "done.json"
 
@@ -80,7 +81,7 @@ class Stages:
         folder = self.root / f"{number:02d}-{name}"
         asked = _digest({"stage": name, **plain(dict(inputs))})
         known = read_done(folder)
-        if known is not None and _read(folder / DONE).get("asked") == asked and whole(folder):
+        if known is not None and noted(folder / DONE).get("asked") == asked and whole(folder):
             self._told(f"{number:02d} {name}: done before")
         else:
             known = self._do(folder, name, asked, work)
@@ -88,7 +89,7 @@ class Stages:
         return known
 
     def _do(self, folder: Path, name: str, asked: str, work: Work) -> Done:
-        if _read(folder / STARTED).get("asked") != asked or (folder / DONE).exists():
+        if noted(folder / STARTED).get("asked") != asked or (folder / DONE).exists():
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         files.write(folder / STARTED, json.dumps({"stage": name, "asked": asked}) + "\n")
@@ -112,7 +113,7 @@ class Stages:
 
 def read_done(folder: Path) -> Done | None:
     """What a stage left, or None where it is not done."""
-    said = _read(folder / DONE)
+    said = noted(folder / DONE)
     if not said:
         return None
     outputs = tuple(folder / name for name in said["outputs"])
@@ -127,7 +128,7 @@ def read_all(root: Path) -> list[Done]:
 
 def whole(folder: Path) -> bool:
     """Whether everything a stage made is still what it was."""
-    outputs: dict[str, str] = _read(folder / DONE).get("outputs", {})
+    outputs: dict[str, str] = noted(folder / DONE).get("outputs", {})
     return all(
         (folder / name).exists() and tree_digest(folder / name) == sum_ for name, sum_ in outputs.items()
     )
@@ -151,15 +152,6 @@ def alone(root: Path) -> Iterator[None]:
         except OSError as error:
             raise ConfigError(f"another loop works in {root}. Wait for it, or give another --out") from error
         yield
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The table in a file; {} where there is none, or half of one."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _digest(data: Mapping[str, Any]) -> str:
