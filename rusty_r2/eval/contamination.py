@@ -178,7 +178,10 @@ class Words:
     @classmethod
     def of(cls, texts: Iterable[str]) -> Words:
         found = dict.fromkeys(word for text in texts for word in _SIGN.findall(text.lower()))
-        digests = {word: hashlib.blake2b(word.encode(), digest_size=8).digest() for word in found}
+        digests = {
+            word: hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            for word in found
+        }
         return cls({word: int.from_bytes(digest, "big") for word, digest in digests.items()})
 
     def numbers(self, text: str, *, signs: bool) -> Hashes:

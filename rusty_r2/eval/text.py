@@ -107,7 +107,8 @@ def texts(config: EvalConfig) -> list[str]:
         found: list[str] = json.loads(kept.read_text(encoding="utf-8"))
         return found
     ranked = sorted({text: rank_of(text) for text in _held_out(config)}.items(), key=lambda item: item[1])
-    chosen = [text[:CHARACTERS] for text, _ in ranked[: 5 * COUNT]]
+    # no tokenizer reads half a character (a lone surrogate)
+    chosen = [text[:CHARACTERS].encode("utf-8", "replace").decode() for text, _ in ranked[: 5 * COUNT]]
     if config.text_sources:
         files.write(kept, json.dumps(chosen, ensure_ascii=False))
     return chosen

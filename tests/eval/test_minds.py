@@ -1,13 +1,14 @@
 """Asked side by side, a mind says what it says alone."""
 
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
 
 from rusty_r2.agent.address import MindOptions, open_policy
-from rusty_r2.eval import text
+from rusty_r2.eval import contamination, text
 from rusty_r2.eval.gym import tasks
 from rusty_r2.eval.job import EvalConfig, Job
 from rusty_r2.eval.mind import Ask, Borrowed, Speech, is_action, open_mind
@@ -71,6 +72,15 @@ def test_held_out_documents_are_those_the_corpus_holds_out(tmp_path):
     assert held and sorted(text.texts(chosen)) == sorted(held)
     path.unlink()
     assert sorted(text.texts(chosen)) == sorted(held), "found once, then kept"
+
+
+def test_half_a_character_in_a_document_stops_nobody(tmp_path):
+    rows = [{"text": f"half \ud800 {n}" + " words" * 20} for n in range(400)]
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = text.texts(EvalConfig(text=(tmp_path / "odd.jsonl",), out=tmp_path / "out"))
+    assert found and all(one.startswith("half ? ") for one in found)
+    seen = contamination.overlap({"odd": [(rows[7]["text"],)]}, [tmp_path / "odd.jsonl"], workers=1)
+    assert seen == {"odd": [True]}
 
 
 def test_near_duplicates_of_what_is_trained_on_can_be_left_out(nano, tmp_path):
