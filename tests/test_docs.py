@@ -38,6 +38,23 @@ def test_commands_and_links_in_the_documents_exist(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_options_in_the_documents_and_scripts_exist():
+    options = {"": {"help", "config"}}
+    for part in (ROOT / "docs" / "cli.md").read_text().split("\n## rusty ")[1:]:
+        options[part.splitlines()[0]] = set(re.findall(r"^\| `--([\w-]+)`", part, re.M))
+    wrong = []
+    for page in (*PAGES, *(ROOT / "runs").glob("*.sh")):
+        told = page.read_text().replace("\\\n", " ")
+        for words in re.findall(r"(?:^|`|\$ |\|\| )rusty ([a-z][^\n`#|]*)", told, re.M):
+            name = next((n for n in (" ".join(words.split()[:2]), words.split()[0]) if n in cli.COMMANDS), "")
+            said = re.findall(r"(?<=\s--)[a-z][\w-]*", words.replace("_", "-"))
+            known = options[name] | options[""] | {f"no-{option}" for option in options[name]}
+            wrong += [
+                f"{page.name}: rusty {name} --{option}" for option in said if name and option not in known
+            ]
+    assert not wrong
+
+
 def test_the_readme_leads_to_the_main_loop_in_one_click():
     assert "](rusty_r2/agent/rollout.py)" in (ROOT / "README.md").read_text()
 

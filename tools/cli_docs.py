@@ -11,7 +11,7 @@ import inspect
 import textwrap
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from rusty_r2.cli import COMMANDS, options_of
 from rusty_r2.config import plain
@@ -34,7 +34,9 @@ def page() -> str:
 
 def _row(config: type[Any], field: Field[Any]) -> str:
     about = " ".join(_docstrings(config).get(field.name, "").split()).replace("|", "\\|")
-    return f"| `--{field.name.replace('_', '-')}` | {_default(field)} | {about} |"
+    placed = "Positional" in str(get_type_hints(config, include_extras=True)[field.name])
+    name = field.name.upper() if placed else f"--{field.name.replace('_', '-')}"
+    return f"| `{name}` | {_default(field)} | {about} |"
 
 
 def _default(field: Field[Any]) -> str:
