@@ -20,7 +20,7 @@ import tyro
 
 from rusty_r2 import files
 from rusty_r2.errors import CheckpointError, ConfigError
-from rusty_r2.run import checkpoints, newest
+from rusty_r2.run import checkpoints, newest, noted
 from rusty_r2.train import lora
 
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
@@ -115,7 +115,7 @@ def write_card(run: Path) -> Path:
 
 def _facts(adapter: Path) -> dict[str, Any]:
     """What the run's folder knows about an adapter; an adapter from elsewhere knows its base alone."""
-    told = _read(adapter.parent / "run.json")
+    told = noted(adapter.parent / "run.json")
     config = adapter.parent / "config.json"
     known = (
         "name",
@@ -131,19 +131,11 @@ def _facts(adapter: Path) -> dict[str, Any]:
     )
     return {
         **{key: told[key] for key in known if key in told},
-        "base": told.get("base") or _read(adapter / ADAPTER[0]).get("base_model_name_or_path", ""),
+        "base": told.get("base") or noted(adapter / ADAPTER[0]).get("base_model_name_or_path", ""),
         "config": files.digest(config) if config.is_file() else "",
         "adapter": files.digest(adapter / ADAPTER[1]),
         "step": adapter.name,
     }
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def card(facts: dict[str, Any], *, merged: bool = False) -> str:
