@@ -9,6 +9,7 @@ given makes no difference to anything that follows.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import zlib
@@ -149,6 +150,16 @@ def progress_bar(total: int, what: str, *, show: bool) -> Iterator[Any]:
         yield lambda: bar.advance(task)
 
 
+def _has_half(trace: ExecutionTrace) -> bool:
+    """Whether there is a lone surrogate in what a row would hold: no tokenizer reads that."""
+    said = (trace.system_prompt, trace.user_query, trace.history, completion_of(trace))
+    try:
+        json.dumps(said, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def usable(judged: Iterable[Judged], report: Report) -> list[Judged]:
     """Those a row can be made from; the rest is counted under its reason."""
     kept = []
@@ -158,6 +169,8 @@ def usable(judged: Iterable[Judged], report: Report) -> list[Judged]:
             report.left_out["no request"] += 1
         elif not has_words(completion_of(one.trace)):
             report.left_out["no answer"] += 1
+        elif _has_half(one.trace):
+            report.left_out["half a character in it"] += 1
         elif one.trace.ended == "masked" or (one.score.masked and not by_person(one.trace)):
             report.left_out["the sandbox failed"] += 1
         elif one.value is None and one.known_label is None:

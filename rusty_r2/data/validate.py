@@ -219,6 +219,7 @@ def _text(name: str, value: Any, last: str = "") -> Iterator[Fault]:
     if isinstance(value, str):
         if not value.strip():
             yield name, "is empty"
+        yield from _half(name, value)
         return
     if not isinstance(value, list) or not value:
         yield name, f"must be a text or a list of messages, not {_name(value)}"
@@ -231,11 +232,20 @@ def _text(name: str, value: Any, last: str = "") -> Iterator[Fault]:
             yield f"{where}.role", f"must be one of {', '.join(ROLES)}, not {_name(turn.get('role'))}"
         elif not isinstance(turn.get("content"), str):
             yield f"{where}.content", f"must be a text, not {_name(turn.get('content'))}"
+        else:
+            yield from _half(f"{where}.content", turn["content"])
     end = value[-1]
     if last and isinstance(end, dict) and end.get("role") in ROLES and end["role"] != last:
         yield f"{name}[{len(value) - 1}].role", f"the last turn must be the {last}'s, not the {end['role']}'s"
     if last and not any(isinstance(turn, dict) and str(turn.get("content") or "").strip() for turn in value):
         yield name, "is empty"
+
+
+def _half(name: str, text: str) -> Iterator[Fault]:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        yield name, "holds half a character (a lone surrogate), which no tokenizer reads"
 
 
 def _numbers(name: str, value: Any, count: int) -> Iterator[Fault]:

@@ -73,6 +73,13 @@ def test_traces_without_request_answer_or_judgement_give_no_row():
         ExecutionTrace(trace_id="b", user_query="q", final_response=""),
         ExecutionTrace(trace_id="c", user_query="What is up?", final_response="The sky is up."),
         ExecutionTrace(trace_id="d", user_query="q", final_response="words", ended="masked"),
+        ExecutionTrace(trace_id="e", user_query="q", final_response="half \ud83d", label=True),
+        ExecutionTrace(
+            trace_id="f",
+            user_query="q",
+            history=[{"role": "user", "content": "\ud800"}],
+            final_response="words",
+        ),
     ]
     assert made.build_dataset(some) == []
     assert dict(made.report.left_out) == {
@@ -80,6 +87,7 @@ def test_traces_without_request_answer_or_judgement_give_no_row():
         "no answer": 1,
         "no reward applies": 1,
         "the sandbox failed": 1,
+        "half a character in it": 2,
     }
     assert "no reward applies" in made.report.table()
 

@@ -38,6 +38,10 @@ def test_traces_are_checked_too(tmp_path):
         (KTO | {"label": "True"}, 'label: must be true or false, not the text "True"'),
         (KTO | {"label": 1}, "label: must be true or false, not the number 1"),
         (KTO | {"prompt": ""}, "prompt: is empty"),
+        (
+            KTO | {"prompt": [{"role": "user", "content": "\ud800"}]},
+            "prompt[0].content: holds half a character",
+        ),
         (KTO | {"prompt": 7}, "prompt: must be a text or a list of messages, not the number 7"),
         (KTO | {"prompt": [{"role": "robot", "content": "x"}]}, "prompt[0].role: must be one of"),
         (KTO | {"prompt": [{"role": "user"}]}, "prompt[0].content: must be a text, not null"),
