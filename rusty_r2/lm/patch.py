@@ -76,33 +76,36 @@ def promised(folder: Path) -> str:
 def apply(weights: Path, patch: Path) -> Bytes:
     """The whole file of the new weights, in memory."""
     changes, content = TensorFile(patch), _read(weights)
-    if _digest(content) != changes.metadata.get("old"):
-        raise CheckpointError(
-            f"{patch} was made for other weights than {weights}. Delete it, or install again: "
-            "pip install --force-reinstall rusty-r2"
-        )
     file = TensorFile(weights, content)
     try:
-        floats = [name for name in file.names if file.view(name).dtype == np.float32]
-        moved, at = _from_bytes(zlib.decompress(changes.read(FLOATS).data)), 0
-        for name in floats:
-            bits = file.view(name).view(np.int32)
-            bits += moved[at : at + bits.size].reshape(bits.shape)
-            at += bits.size
-        for name in file.names:
-            if name not in floats:
-                _step(file.view(name), zlib.decompress(changes.read(name).data))
-    except (zlib.error, ValueError, IndexError) as error:
-        raise _damaged(patch, str(error)) from error
+        _change(file, changes)
+    except (zlib.error, ValueError, IndexError, CheckpointError) as error:
+        raise _refusal(weights, changes, str(error)) from error
     if _digest(content) != changes.metadata.get("new"):
-        raise _damaged(patch, "the weights it makes are not those it names")
+        raise _refusal(weights, changes, "the weights it makes are not those it names")
     return content
 
 
-def _damaged(patch: Path, why: str) -> CheckpointError:
-    return CheckpointError(
-        f"{patch} is damaged: {why}. Install again: pip install --force-reinstall rusty-r2"
-    )
+def _change(file: TensorFile, changes: TensorFile) -> None:
+    floats = [name for name in file.names if file.view(name).dtype == np.float32]
+    moved, at = _from_bytes(zlib.decompress(changes.read(FLOATS).data)), 0
+    for name in floats:
+        bits = file.view(name).view(np.int32)
+        bits += moved[at : at + bits.size].reshape(bits.shape)
+        at += bits.size
+    for name in file.names:
+        if name not in floats:
+            _step(file.view(name), zlib.decompress(changes.read(name).data))
+
+
+def _refusal(weights: Path, changes: TensorFile, why: str) -> CheckpointError:
+    """The old weights are only looked at when the new ones did not come out right."""
+    again = "pip install --force-reinstall rusty-r2"
+    if _digest(_read(weights)) != changes.metadata.get("old"):
+        seen = f"was made for other weights than {weights}. Delete it, or install both again: {again}"
+    else:
+        seen = f"is damaged: {why}. Install again: {again}"
+    return CheckpointError(f"{changes.path} {seen}")
 
 
 def _steps(change: NDArray[np.int8], way: int) -> bytes:
