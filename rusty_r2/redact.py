@@ -117,7 +117,7 @@ def _looks_secret(value: str) -> bool:
     if len(value) < 6 or _PLACEHOLDER.search(value):
         return False
     mixed = bool(re.search(r"[A-Za-z]", value)) and bool(re.search(r"[0-9!@#$%^&*+/=_-]", value))
-    return (mixed or len(value) >= 16) and not re.fullmatch(r"[\w.]+\(.*", value) and entropy(value) >= 2.0
+    return (mixed or len(value) >= 16) and not re.match(r"[\w.]+[(\[]", value) and entropy(value) >= 2.0
 
 
 def _looks_random(value: str) -> bool:

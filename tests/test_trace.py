@@ -167,6 +167,8 @@ def test_secrets_are_cut_out_and_counted(text, secret):
         "tokenizer = AutoTokenizer.from_pretrained('llama-3.2-1b')",
         "tokenizer_path: models/llama-3.2-1b",
         "password = getpass.getpass()",
+        "password = auth[2] if auth else ''",
+        "tokens: Sequence[Sequence[int]], token_ids: list[list[int]]",
         "docker run -u 1000:1000 image",
     ],
 )
