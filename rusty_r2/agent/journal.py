@@ -97,7 +97,8 @@ class Journal:
 
     def undo(self) -> Undone:
         """Take back the newest request that changed something."""
-        groups = sorted(self.store.glob("[0-9]*"))
+        # a kill came between making the newest and its first line: nothing was changed then
+        groups = sorted(path.parent for path in self.store.glob("[0-9]*/entries.jsonl"))
         if not groups:
             return Undone("")
         group = groups[-1]
@@ -121,9 +122,12 @@ class Journal:
         path, before = self.folder / entry["path"], entry.get("before")
         try:
             self._check_above(entry["path"])
+            # a kill came before it was moved aside, or in the middle of undoing: it is where it was
+            if before is not None and not os.path.lexists(group / before):
+                return True
             seen = self._seen(entry["path"])
-            # nothing where something was: a full disk or a kill came between moving aside and putting anew
-            if seen != entry["after"] and not (seen is None and before is not None):
+            # nothing: a full disk or a kill came between moving aside and putting anew
+            if seen not in (None, entry["after"]):
                 return False
             if seen == "folder":
                 path.rmdir()

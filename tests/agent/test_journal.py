@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import stat
 import tempfile
@@ -135,6 +136,38 @@ def test_a_full_disk_leaves_the_old_file_where_it_is(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
     assert (folder / "a").read_text() == "a"
+
+
+def killed():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("moment", ["mkdir", "move", "undo"])
+def test_after_a_kill_at_any_moment_undo_still_gives_back_the_folder(tmp_path, monkeypatch, moment):
+    folder = project(tmp_path)
+    before = everything(folder)
+    journal = Journal(folder, tmp_path / "undo")
+    if moment == "undo":
+        journal.begin("one")
+        journal.write("new", b"n")
+        journal.write("a", b"other")
+        journal.remove("d/x")
+    verb = {"mkdir": "rusty_r2.files.write", "move": "shutil.move", "undo": "shutil.move"}[moment]
+    real, left = shutil.move, [1 if moment == "undo" else 0]
+
+    def cut(*words):
+        left[0] -= 1
+        return real(*words) if left[0] >= 0 else killed()
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(verb, cut)
+        if moment == "undo":
+            journal.undo()
+        else:
+            journal.write("a", b"other")
+    undone = Journal(folder, tmp_path / "undo").undo()
+    assert everything(folder) == before and not undone.left and not undone.kept
+    assert Journal(folder, tmp_path / "undo").undo().what == ""
 
 
 def test_what_was_left_alone_keeps_its_old_contents(tmp_path):
