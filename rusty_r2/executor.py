@@ -22,6 +22,7 @@ from multiprocessing import get_context
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
+from rusty_r2.closing import Closing
 from rusty_r2.errors import ConfigError, RustyError, need
 
 Engine = Literal["local", "ray"]
@@ -61,22 +62,7 @@ def open_executor(engine: Engine = "local", *, workers: int = 0) -> Executor:
     return LocalExecutor(workers)
 
 
-class _Closing:
-    """Executors are context managers."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class LocalExecutor(_Closing):
+class LocalExecutor(Closing):
     """Processes of this machine, started at the first use and kept."""
 
     def __init__(self, workers: int = 0) -> None:
@@ -105,7 +91,7 @@ class LocalExecutor(_Closing):
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-class RayExecutor(_Closing):
+class RayExecutor(Closing):
     """A Ray cluster: the one that is there, or one of our own on this machine."""
 
     def __init__(self, workers: int = 0, *, address: str = "") -> None:

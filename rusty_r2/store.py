@@ -22,6 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError, SQLAlchemyError, StatementError
 
+from rusty_r2.closing import Closing
 from rusty_r2.config import home
 from rusty_r2.errors import StoreError
 from rusty_r2.redact import redact
@@ -44,7 +45,7 @@ from rusty_r2.tables import (
 from rusty_r2.trace import ExecutionTrace, now
 
 
-class TraceStore:
+class TraceStore(Closing):
     """Traces in a database; safe to share between threads and processes."""
 
     def __init__(self, url: str | Path | None = None) -> None:
@@ -185,12 +186,6 @@ class TraceStore:
 
     def close(self) -> None:
         self.engine.dispose()
-
-    def __enter__(self) -> TraceStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self) -> None:
         """Make the tables in an empty database; refuse one that belongs to somebody else."""

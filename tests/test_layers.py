@@ -8,7 +8,7 @@ import pytest
 HOUSE = Path(__file__).parents[1] / "rusty_r2"
 FLOORS = [
     # ground
-    {"errors", "files", "events", "machine", "redact"},
+    {"closing", "errors", "files", "events", "machine", "redact"},
     {"config", "executor"},
     {"hardware"},
     {"run"},

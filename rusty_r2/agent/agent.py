@@ -31,6 +31,7 @@ from rusty_r2.agent.policy import Policy, Shown
 from rusty_r2.agent.prompt import SYSTEM, conversation
 from rusty_r2.agent.rollout import Place, begin, rollout
 from rusty_r2.agent.workspace import Workspace
+from rusty_r2.closing import Closing
 from rusty_r2.config import home
 from rusty_r2.errors import ConfigError, PolicyError, ProtocolError, RustyError, TraceError
 from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
@@ -66,7 +67,7 @@ class Session:
     """what the last step in the place gave, beyond the words a tool returns"""
 
 
-class RustyAgent:
+class RustyAgent(Closing):
     def __init__(
         self,
         policy: Policy | str = "rusty",
@@ -128,12 +129,6 @@ class RustyAgent:
         for session in self.sessions.values():
             getattr(session.place, "close", lambda: None)()
         self._pool.shutdown()
-
-    def __enter__(self) -> RustyAgent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # ── one request ─────────────────────────────────────────────────────────────────────────────
 

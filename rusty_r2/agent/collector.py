@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rusty_r2.agent.plain import amount, count, plain, text
+from rusty_r2.closing import Closing
 from rusty_r2.config import home
 from rusty_r2.errors import StoreError, TraceError
 from rusty_r2.store import TraceStore
@@ -60,7 +61,7 @@ _RUNNING: ContextVar[Mapping[int, Running | None]] = ContextVar("rusty_running",
 _KEYS = counter()
 
 
-class TraceCollector:
+class TraceCollector(Closing):
     def __init__(self, storage_path: str | Path | None = None, *, agent_name: str = "") -> None:
         """`storage_path` is a folder (its traces.db), a database file or a URL; None is the data home."""
         self.storage_path: str | Path = storage_path if storage_path is not None else home()
@@ -270,12 +271,6 @@ class TraceCollector:
 
     def close(self) -> None:
         self.store.close()
-
-    def __enter__(self) -> TraceCollector:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def store_path(given: str | Path | None) -> str | Path | None:

@@ -20,7 +20,6 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from rusty_r2.agent.approval import YES, Allow, Approval
@@ -28,6 +27,7 @@ from rusty_r2.agent.carry import carry_over
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
 from rusty_r2.agent.protected import PROTECTED, is_protected, matters, may_show, on_disk, secrets
+from rusty_r2.closing import Closing
 from rusty_r2.errors import ConfigError, ProtocolError, RustyError, SandboxError, TaskError
 from rusty_r2.gym.env import clip, listed, shown
 from rusty_r2.gym.sandbox import Change, Limits, Mode, Result, Sandbox, open_sandbox
@@ -72,7 +72,7 @@ class Unseen:
     def notice(self, text: str) -> None: ...
 
 
-class Workspace:
+class Workspace(Closing):
     """One folder of a person."""
 
     def __init__(
@@ -186,14 +186,6 @@ class Workspace:
         box, self._box = self._box, None
         if box is not None:
             box.close()
-
-    def __enter__(self) -> Workspace:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ── EDIT ────────────────────────────────────────────────────────────────────────────────────
 

@@ -21,9 +21,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from rusty_r2.closing import Closing
 from rusty_r2.errors import ConfigError, ProtocolError, SandboxError, TaskError
 from rusty_r2.gym.sandbox import Limits, Result, Sandbox, open_sandbox
 from rusty_r2.gym.verdict import Verdict, judge
@@ -105,7 +105,7 @@ class _Episode:
     """rewards of the turn under way, by name"""
 
 
-class CodingEnv:
+class CodingEnv(Closing):
     """One task at a time: `reset`, then `step` until it is over, then `close`."""
 
     def __init__(self, tasks: Sequence[Task] | Path | None = None, config: EnvConfig | None = None) -> None:
@@ -170,14 +170,6 @@ class CodingEnv:
         """Give the sandbox back. Calling it again does no harm."""
         if self._now is not None:
             self._finish(self._now)
-
-    def __enter__(self) -> CodingEnv:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _act(self, now: _Episode, action: Action) -> tuple[str, bool]:
         """What the action showed, and whether the episode ends with it."""

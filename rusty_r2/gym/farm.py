@@ -20,9 +20,9 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any
 
+from rusty_r2.closing import Closing
 from rusty_r2.errors import SandboxError, TaskError
 from rusty_r2.gym.curriculum import Curriculum
 from rusty_r2.gym.env import CodingEnv, EnvConfig, Info, opening
@@ -88,7 +88,7 @@ class Hand:
             self.process.wait()
 
 
-class Farm:
+class Farm(Closing):
     """`size` slots, dealt out to processes."""
 
     def __init__(self, size: int, config: EnvConfig | None = None, *, processes: int) -> None:
@@ -138,14 +138,6 @@ class Farm:
             hand.close()
         self.hands, self._lost = [], []
         self._busy.clear()
-
-    def __enter__(self) -> Farm:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _send(self, slot: int, what: Task | str) -> None:
         place = slot % len(self.hands)
@@ -227,7 +219,7 @@ def serve(number: int) -> None:
             worker.take(line.recv())
 
 
-class Worker:
+class Worker(Closing):
     """The slots of one process."""
 
     def __init__(self, line: Connection, config: EnvConfig) -> None:
@@ -257,12 +249,7 @@ class Worker:
         with self._speaking, contextlib.suppress(OSError):
             self.line.send(said)
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
         for env in self._envs.values():
             env.close()

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from rusty_r2.closing import Closing
 from rusty_r2.errors import ConfigError, SandboxError
 from rusty_r2.gym import safetext
 
@@ -138,7 +139,7 @@ class Guest(ABC):
         self.channel.close()
 
 
-class Sandbox(ABC):
+class Sandbox(Closing, ABC):
     level: str
     degraded: tuple[str, ...]
     cwd: str
@@ -174,14 +175,6 @@ class Sandbox(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give the workspace back. A bound folder stays as it is."""
-
-    def __enter__(self) -> Sandbox:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_sandbox(

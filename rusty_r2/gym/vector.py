@@ -17,9 +17,9 @@ import queue
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
+from rusty_r2.closing import Closing
 from rusty_r2.errors import TaskError
 from rusty_r2.gym.env import CodingEnv, EnvConfig, Info
 from rusty_r2.task import Task
@@ -38,7 +38,7 @@ class Step(NamedTuple):
         return self.terminated or self.truncated
 
 
-class VectorEnv:
+class VectorEnv(Closing):
     """`size` slots, each an episode of its own."""
 
     def __init__(
@@ -104,14 +104,6 @@ class VectorEnv:
         self._busy.clear()
         for env in self.envs:
             env.close()
-
-    def __enter__(self) -> VectorEnv:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _step(self, slot: int, reply: str) -> Step:
         return Step(slot, *self.envs[slot].step(reply))

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rusty_r2 import machine
+from rusty_r2.closing import Closing
 from rusty_r2.errors import CheckpointError, ConfigError, PolicyError, need
 from rusty_r2.lm.sampling import Sampling
 
@@ -64,7 +65,7 @@ class Said:
     """what llama.cpp measured"""
 
 
-class Llama:
+class Llama(Closing):
     """One GGUF file. Any thread may ask; requests wait for one of `parallel` places."""
 
     def __init__(
@@ -207,12 +208,6 @@ class Llama:
 
     def close(self) -> None:
         self._server = None  # the server ends with its last reference
-
-    def __enter__(self) -> Llama:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _whole(self, pieces: list[dict[str, Any]]) -> list[int]:
         """All tokens of a streamed answer, without the one that ended it.
