@@ -104,10 +104,11 @@ class Comparison:
             f"{line.name:<{width}}  " + "  ".join(map(_cell, (line.before, line.after, line.change)))
             for line in self.lines
         ]
-        verdict = "worse than its base" if self.worse else "better than its base"
-        doubt = "" if self.lines[0].sure else ", but no more than chance would make it"
+        same = self.lines[0].gain == 0
+        verdict = "worse than" if self.worse else "as good as" if same else "better than"
+        doubt = "" if same or self.lines[0].sure else ", but no more than chance would make it"
         doubt += f"; {' and '.join(self.lost)} got worse: play before you trust it" if self.lost else ""
-        return "\n".join([head, *body, f"by {self.lines[0].name} the result is {verdict}{doubt}"])
+        return "\n".join([head, *body, f"by {self.lines[0].name} the result is {verdict} its base{doubt}"])
 
 
 def _cell(number: tuple[float, float, float]) -> str:

@@ -131,6 +131,7 @@ class GroupRun:
         )
 
     def fit(self, trainer: GroupTrainer) -> Fitted:
+        self.watch.go_on(self.resumed)
         fitted = fit(trainer, self.run, self.config, self.world, steps=self.steps, resume_from=self.resumed)
         if self.watch.groups:
             say(self.world, self.watch.told())
@@ -173,6 +174,8 @@ class Online(GroupRun):
 
     def __init__(self, config: GRPOConfig, stack: ExitStack) -> None:
         self.prompts, self.held = grpo.read_prompts(config)
+        self.families = () if config.data else grpo.gym_families(config)
+        self.curriculum = Curriculum(CurriculumConfig(config.seed, self.families, config.max_difficulty))
         super().__init__(config, stack)
         self.executor = stack.enter_context(open_executor(config.engine, workers=config.workers))
         self.generations = grpo.group_size(config, self.hardware)
@@ -227,16 +230,13 @@ class Online(GroupRun):
 
     def _play(self, shape: Shape) -> Path:
         config = self.config
-        families = grpo.gym_families(config)
-        lessons = CurriculumConfig(config.seed, families, config.max_difficulty)
-        curriculum = Curriculum(lessons)
-        go_on(curriculum, self.resumed)
+        go_on(self.curriculum, self.resumed)
         self.watch.advice = EASIER
         rollouts = Episodes(
             self.chat,
             self.env,
             self.groups,
-            curriculum,
+            self.curriculum,
             watch=self.watch,
             executor=self.executor,
             log=self._log(),
@@ -247,12 +247,12 @@ class Online(GroupRun):
         trainer = self.trainer(
             shape, self.generations, longest, dataset, reward_funcs=paid, rollout_func=rollouts
         )
-        trainer.add_callback(KeepCurriculum(curriculum))
-        before = self.evaluate(trainer, families)
+        trainer.add_callback(KeepCurriculum(self.curriculum))
+        before = self.evaluate(trainer)
         fitted = self.fit(trainer)
         if self.interrupted(fitted):
             return self.folder
-        return self._told(before, self.evaluate(trainer, families))
+        return self._told(before, self.evaluate(trainer))
 
     def _log(self) -> Path:
         """Where every completion is written down; those that will be made again are forgotten."""
@@ -261,12 +261,12 @@ class Online(GroupRun):
             forget(log, self.resumed)
         return log
 
-    def evaluate(self, trainer: GroupTrainer, families: tuple[str, ...]) -> Outcomes | None:
+    def evaluate(self, trainer: GroupTrainer) -> Outcomes | None:
         """Play of the held-out tasks of the same families, the same seeds each time."""
         if not self.config.eval_rows:
             return None
         wanted = heldout_tasks(
-            self.config.eval_rows, families=families, max_difficulty=self.config.max_difficulty
+            self.config.eval_rows, families=self.families, max_difficulty=self.config.max_difficulty
         )
         drawing = replace(self.drawing, temperature=self.config.eval_temperature)
         model = trainer.accelerator.unwrap_model(trainer.model)

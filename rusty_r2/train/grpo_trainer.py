@@ -15,17 +15,20 @@ holds a step's loss against a computation by hand.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from rusty_r2 import files
 from rusty_r2.train.lora import TARGETS
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -35,6 +38,9 @@ FLAT = 1e-6
 """rewards closer together than this are the same"""
 SMALL = 1 << 26
 """numbers of logits that may be held at once; more are worked out in tiles, TRL's way"""
+WATCHED = "watch.json"
+SEEN = ("groups", "flat", "left_out", "_flat_in_a_row", "_said", "_valid")
+"""what a watch must not forget over a stop"""
 SPEAKS_AFTER = 32
 """completions without a single action after which a model is told that it does not speak the protocol"""
 
@@ -92,6 +98,15 @@ class Watch:
             f"({paid:.2f} in the last), so there was nothing to compare; {what}"
         )
 
+    def keep(self, checkpoint: Path) -> None:
+        """Write what was seen into a checkpoint, so that a resumed run stops where an unbroken one would."""
+        files.write(checkpoint / WATCHED, json.dumps({name: getattr(self, name) for name in SEEN}) + "\n")
+
+    def go_on(self, checkpoint: Path | None) -> None:
+        """Be where a checkpoint was."""
+        if checkpoint is not None and (checkpoint / WATCHED).is_file():
+            vars(self).update(json.loads((checkpoint / WATCHED).read_text()))
+
     def told(self) -> str:
         """A line for the end of a run."""
         out = f", {self.left_out} completions left out because the sandbox failed" if self.left_out else ""
@@ -108,6 +123,10 @@ class StopWhenFlat(TrainerCallback):  # type: ignore[misc]
         if self.watch.reason:
             control.should_training_stop = True
             control.should_save = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            self.watch.keep(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 class _NotLoud(logging.Filter):

@@ -172,26 +172,28 @@ class _Tuning:
         return folder
 
     def _lesson(self, tokenizer: Any, learned: list[Row], held: list[Row]) -> Lesson:
-        kept, said, left_out = self._fitting(tokenizer, learned)
+        kept, said, long = self._fitting(tokenizer, learned)
         if not kept:
             raise DataError(
-                f"every row of {self.options.data} is over {self.options.max_length} tokens. "
-                f"Type: --max-length {2 * self.options.max_length}"
+                f"every row of {self.options.data} is over {self.options.max_length} tokens: they have "
+                f"{min(long)} to {max(long)}. Type: --max-length {max(long)}"
             )
         held = sorted(held, key=lambda row: room.rank(self.options.seed, room.digest(row)))
         held_rows, held_said, _ = self._fitting(tokenizer, held[: self.options.eval_rows])
-        return Lesson(kept, said, held_rows, held_said, left_out)
+        return Lesson(kept, said, held_rows, held_said, len(long))
 
-    def _fitting(self, tokenizer: Any, given: list[Row]) -> tuple[list[Row], list[list[Said]], int]:
-        """The rows that are short enough, as the model hears them, and how many are not."""
+    def _fitting(self, tokenizer: Any, given: list[Row]) -> tuple[list[Row], list[list[Said]], list[int]]:
+        """The rows that are short enough, as the model hears them, and the lengths of those that are not."""
         rows = [heard(tokenizer, row) for row in given]
         all_said = [
             [encode(tokenizer, prompt, completion) for prompt, completion in self.method.texts(row)]
             for row in rows
         ]
-        fits = [max(map(len, said)) <= self.options.max_length for said in all_said]
+        lengths = [max(map(len, said)) for said in all_said]
+        fits = [length <= self.options.max_length for length in lengths]
         kept = [row for row, fit in zip(rows, fits, strict=True) if fit]
-        return kept, [said for said, fit in zip(all_said, fits, strict=True) if fit], fits.count(False)
+        said = [said for said, fit in zip(all_said, fits, strict=True) if fit]
+        return kept, said, [length for length, fit in zip(lengths, fits, strict=True) if not fit]
 
     def _steps(self, rows: int) -> int:
         return self.options.max_steps or max(1, -int(-self.options.epochs * rows // self.shape.rows))

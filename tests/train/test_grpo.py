@@ -263,6 +263,7 @@ def test_requests_of_ones_own_are_paid_by_the_engine_and_resumed_bit_for_bit(sma
     train(options(small_llama, tmp_path, **given, output_dir=tmp_path / "parts", resume="auto"))
     for name in ("step_000002/adapter_model.safetensors", "completions.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+    assert json.loads((tmp_path / "parts" / "run.json").read_text())["groups"] == note["groups"] > 1
     lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2, 2], "the base is measured once in the record"
 
@@ -333,6 +334,7 @@ def test_held_out_families_are_refused(small_llama, tmp_path, capsys):
     words = ["train", "grpo", "--base-model", str(small_llama), "--output-dir", str(tmp_path / "run")]
     assert main([*words, "--families", "copy", "--device", "cpu"]) == 1
     assert "held out for evaluation" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists(), "said before anything is begun"
 
 
 def test_our_own_recurrent_model_is_trained_like_any_other(tiny_rwkv, tmp_path):

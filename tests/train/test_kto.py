@@ -232,7 +232,7 @@ def test_rows_over_the_length_are_left_out_and_counted(tiny_llama, rows, tmp_pat
     write(rows, [*map(json.loads, rows.read_text().splitlines()), long])
     plan = train(quick(tiny_llama, rows, tmp_path / "run", max_length=200, dry_run=True))
     assert "24 rows, 1 left out (over 200 tokens)" in plan
-    with pytest.raises(DataError, match="every row of .* is over 8 tokens"):
+    with pytest.raises(DataError, match=r"over 8 tokens: they have \d+ to (8\d\d)\. Type: --max-length \1"):
         train(quick(tiny_llama, rows, tmp_path / "run", max_length=8))
 
 
