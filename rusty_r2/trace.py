@@ -23,6 +23,8 @@ from rusty_r2.protocol import Action, Msg, parse
 from rusty_r2.redact import redact_all
 
 T = TypeVar("T")
+DEEPEST = 100
+"""tables in tables from outside; what is made of them goes down step by step"""
 
 
 def new_id() -> str:
@@ -31,8 +33,21 @@ def new_id() -> str:
 
 
 def from_json(text: str) -> Any:
-    """JSON that a trace can hold: NaN, infinities and numbers too large for a float are ValueErrors."""
-    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    """JSON that a trace can hold: NaN, infinities, numbers too large and deep nesting are ValueErrors."""
+    data = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    if text.count("{") + text.count("[") > DEEPEST and _is_deep(data):
+        raise ValueError(f"it nests deeper than {DEEPEST}")
+    return data
+
+
+def _is_deep(data: Any) -> bool:
+    level = [data]
+    for _ in range(DEEPEST):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [item for some in inner for item in some if isinstance(item, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def _finite(text: str) -> float:

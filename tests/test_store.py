@@ -254,10 +254,11 @@ def test_an_import_says_which_line_was_no_trace(tmp_path):
     (tmp_path / "in.jsonl").write_text(
         '{"user_query": "q"}\nnot json\n[]\n{"user_query": 1}\n'
         '{"user_query": "q", "total_cost": NaN}\n{"user_query": "q", "k": [1e999]}\n' + "[" * 100_000 + "\n"
+        '{"user_query": "q", "k": ' + '{"a":' * 600 + "1" + "}" * 601 + "\n"
     )
     with TraceStore(tmp_path / "t.db") as store:
         done = archive.load(store, tmp_path / "in.jsonl")
-    assert done.added == 1 and [p.split(":")[1] for p in done.problems] == list("234567")
+    assert done.added == 1 and [p.split(":")[1] for p in done.problems] == list("2345678")
 
 
 def test_an_id_cannot_lead_outside_the_folder(tmp_path):
