@@ -9,6 +9,7 @@ ends after the step in which Ctrl-C was heard. Running out of memory ends with t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -166,7 +167,8 @@ def _but_place(fact: Any) -> Any:
 def say(world: World, text: str) -> None:
     """A line to a person, from the first process only."""
     if world.first:
-        print(text, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # nobody reads any more
+            print(text, file=sys.stderr, flush=True)
 
 
 def fit(

@@ -58,30 +58,35 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        if not self.quiet:
-            self._clear()
-            print(text, file=self.stream, flush=True)
+        self._clear()
+        self._write(text + "\n")
 
     def close(self) -> None:
-        if self._live and self._width and not self.quiet:
-            print(file=self.stream, flush=True)
+        if self._live and self._width:
+            self._write("\n")
         self._width = 0
 
     def _show(self, line: str) -> None:
-        if self.quiet:
-            return
         if self._live:
             self._clear()
-            self.stream.write(line)
-            self.stream.flush()
+            self._write(line)
             self._width = len(line)
         else:
-            print(line, file=self.stream, flush=True)
+            self._write(line + "\n")
 
     def _clear(self) -> None:
         if self._live and self._width:
-            self.stream.write("\r" + " " * self._width + "\r")
+            self._write("\r" + " " * self._width + "\r")
             self._width = 0
+
+    def _write(self, text: str) -> None:
+        if self.quiet:
+            return
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except OSError:  # nobody reads any more (Ctrl-C ends `| tee` first): no reason to lose the work
+            self.quiet = True
 
 
 def spell(seconds: float) -> str:

@@ -32,6 +32,17 @@ def test_elsewhere_there_are_few_lines_and_the_last():
     assert [line.split()[1] for line in log.getvalue().splitlines()] == ["1/50", "50/50"]
 
 
+def test_a_reader_that_is_gone_ends_no_training():
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    progress = Progress(2, stream=Gone())
+    progress.report(1, 8, {})
+    progress.say("saved")
+    assert progress.quiet
+
+
 def test_speed_leaves_out_pauses_and_what_an_earlier_try_did():
     progress = Progress(50, quiet=True)
     progress.begin_at(40)
