@@ -97,4 +97,5 @@ def kind_of(action: Cmd | Edit) -> str:
         words = [] if _COMPOUND.search(action.command) else shlex.split(action.command)
     except ValueError:
         words = []
-    return words[0] if words and "=" not in words[0] else action.command
+    kind = words[0] if words and "=" not in words[0] else action.command
+    return f"$ {kind}" if kind == "EDIT" else kind  # a program of that name is no leave to edit

@@ -228,6 +228,8 @@ def test_ask_always_asks_before_and_takes_a_better_command(folder):
         ("X=1 ls", "X=1 ls"),
         ("ls 'unclosed", "ls 'unclosed"),
         ("ls\nrm x", "ls\nrm x"),
+        ("EDIT notes", "$ EDIT"),
+        ("EDIT", "$ EDIT"),
     ],
 )
 def test_always_covers_one_program_or_exactly_this_text(command, kind):
