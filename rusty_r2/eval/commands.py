@@ -11,14 +11,14 @@ from __future__ import annotations
 import random
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rusty_r2.data import pairs
-from rusty_r2.errors import ProtocolError
+from rusty_r2.errors import DataError, ProtocolError
 from rusty_r2.eval.figures import Figure, absent, share
 from rusty_r2.eval.job import EvalConfig, Job, bench_rows, heldout_rows
 from rusty_r2.eval.kept import Kept
@@ -46,7 +46,14 @@ def pairs_of(config: EvalConfig, name: str) -> list[Pair] | None:
     if name == "shipped":
         return [Pair(*row) for row in shipped()["heldout"]]
     rows = heldout_rows(config, name)
-    return None if rows is None else [Pair(*pairs.request(row)) for row in rows]
+    return None if rows is None else [_pair(row, name) for row in rows]
+
+
+def _pair(row: Mapping[str, Any], name: str) -> Pair:
+    try:
+        return Pair(*pairs.request(row))
+    except (KeyError, AttributeError, TypeError) as error:
+        raise DataError(f"{name}.jsonl holds a row without a description and a command: {error}") from error
 
 
 @cache
@@ -59,7 +66,7 @@ def shots(config: EvalConfig, name: str, count: int) -> tuple[Shot, ...]:
     rows = bench_rows(config, name, "train") if name != "shipped" else None
     rng = random.Random(config.seed)
     if rows:
-        chosen = [Pair(*pairs.request(row)) for row in rng.sample(rows, min(count, len(rows)))]
+        chosen = [_pair(row, name) for row in rng.sample(rows, min(count, len(rows)))]
     else:
         chosen = [Pair(*row) for row in shipped()["examples"][:count]]
     return tuple((pair.request, render(Cmd(pair.command))) for pair in chosen)

@@ -14,10 +14,7 @@ turned back into text. All of it is read, none sampled.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
-import lzma
 import multiprocessing
 import os
 import re
@@ -35,7 +32,7 @@ from rusty_r2.data.drills import Drills, is_drills, open_drills
 from rusty_r2.data.shards import Shards
 from rusty_r2.errors import DataError, ProtocolError
 from rusty_r2.eval.figures import Figure, share
-from rusty_r2.lm.documents import files_below, is_jsonl, parcels, read_text
+from rusty_r2.lm.documents import files_below, is_jsonl, json_lines, parcels, read_text
 from rusty_r2.lm.tokenizer import Tokenizer
 from rusty_r2.protocol import parse
 
@@ -266,17 +263,11 @@ def _texts(source: Path) -> Iterator[str]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    opened = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
-    with opened(path, "rt", encoding="utf-8") as file:  # type: ignore[operator]
-        for number, line in enumerate(file, 1):
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}, line {number} is not JSON: {error}") from error
-            if isinstance(row, dict) and isinstance(row.get("turns"), list):
-                row["turns"] = _turns(row["turns"])
-            if not isinstance(row, dict) or row.get("split", "train") == "train":
-                yield from _strings(row)
+    for _, row in json_lines(path):
+        if isinstance(row, dict) and isinstance(row.get("turns"), list):
+            row["turns"] = _turns(row["turns"])
+        if not isinstance(row, dict) or row.get("split", "train") == "train":
+            yield from _strings(row)
 
 
 def _turns(turns: list[Any]) -> list[Any]:

@@ -52,8 +52,10 @@ def _tasks(
     for number, row in enumerate(itertools.islice(rows, limit)):
         try:
             yield make(row)
-        except KeyError as error:
-            raise TaskError(f"{source}, row {number}: {error} is missing. Is it the right file?") from error
+        except (KeyError, TypeError) as error:
+            raise TaskError(
+                f"{source}, row {number}: {error} is missing or wrong. Is it the right file?"
+            ) from error
 
 
 def _is_local(source: str | Path) -> bool:
@@ -64,16 +66,15 @@ def _local(path: Path, split: str) -> Iterator[Row]:
     """Rows of a JSONL file; where they name their split, only those of the one asked for."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise TaskError(
-            f"{path} cannot be read ({error.strerror}). Give a JSONL file or a name on the hub"
-        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise TaskError(f"{path} cannot be read ({why}). Give a JSONL file or a name on the hub") from error
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TaskError(f"{path}, line {number} is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise TaskError(f"{path}, line {number} is not a JSON object")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,17 +98,29 @@ def read_text(path: Path) -> str | None:
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file, compressed or not."""
-    with _open(path) as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}:{number}: not a JSON line ({error})") from error
-            if not isinstance(record, dict):
-                raise DataError(f"{path}:{number}: an object was expected, not {type(record).__name__}")
-            yield record
+    for number, record in json_lines(path):
+        if not isinstance(record, dict):
+            raise DataError(f"{path}:{number}: an object was expected, not {type(record).__name__}")
+        yield record
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """What the lines of a JSONL file hold, compressed or not, with their numbers."""
+    number = 0
+    try:
+        with _open(path) as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield number, _value(line, f"{path}:{number}")
+    except (UnicodeDecodeError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path} cannot be read after line {number}: {error}") from error
+
+
+def _value(line: str, place: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not a JSON line ({error})") from error
 
 
 def parcels(items: Iterable[Item], most: float, size: Callable[[Item], int]) -> Iterator[list[Item]]:

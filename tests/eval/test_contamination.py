@@ -1,5 +1,6 @@
 """What was trained on is found, however it is wrapped; what was not is not."""
 
+import gzip
 import json
 import lzma
 
@@ -89,6 +90,22 @@ def test_a_folder_is_read_and_a_missing_one_is_said(tmp_path):
     assert seen([(LONG,)], tmp_path) == [True]
     with pytest.raises(DataError, match="does not exist"):
         seen([(LONG,)], tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("bytes.jsonl", b'{"text": "fine"}\n\xff\xfe\n'),
+        ("cut.jsonl.gz", gzip.compress(b'{"text": "fine"}\n')[:20]),
+        ("no.jsonl.xz", b"nothing of the kind"),
+        ("deep.jsonl", b"[" * 100_000),
+    ],
+)
+def test_damaged_training_data_are_one_line(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=name) as told:
+        seen([(LONG,)], tmp_path / name)
+    assert "\n" not in str(told.value)
 
 
 def test_the_figure_counts_items(tmp_path):

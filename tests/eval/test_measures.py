@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from rusty_r2.errors import ConfigError
-from rusty_r2.eval import actions, code, commands, gym, safety, speed
+from rusty_r2.errors import ConfigError, DataError
+from rusty_r2.eval import actions, code, commands, gym, job, safety, speed
 from rusty_r2.eval.job import EvalConfig, Job, bench_rows, heldout_rows
 from rusty_r2.eval.mind import Played
 from rusty_r2.gym import catalog
@@ -170,6 +170,10 @@ def test_splits_are_kept_apart(tmp_path):
     )
     assert [asked for asked, _ in commands.shots(chosen, "nl2bash", 8)] == ["say 0"]
     assert bench_rows(chosen, "tldr") is None
+    (chosen.bench / "tldr.jsonl").write_text('{"split": "dev"}\n')
+    with pytest.raises(DataError, match="without a description"):
+        commands.pairs_of(chosen, "tldr")
+    job._rows.cache_clear()
     (chosen.bench / "tldr.jsonl").write_text('{"description": "say 5", "command": "echo 5"}\n')
     assert len(bench_rows(chosen, "tldr", "dev")) == 1 and bench_rows(chosen, "tldr", "train") == []
     assert "say 5" not in [asked for asked, _ in commands.shots(chosen, "tldr", 8)], "measured, not shown"

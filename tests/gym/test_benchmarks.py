@@ -75,6 +75,11 @@ def test_wrong_sources_say_what_to_do(tmp_path):
     (tmp_path / "bad.jsonl").write_text(json.dumps(MBPP) + "\n{", encoding="utf-8")
     with pytest.raises(TaskError, match="line 2 is not JSON"):
         list(mbpp(tmp_path / "bad.jsonl"))
+    with pytest.raises(TaskError, match="row 0: .* wrong"):
+        next(mbpp(lines(tmp_path / "m.jsonl", MBPP | {"test_list": 5, "split": "test"})))
+    (tmp_path / "bad.jsonl").write_bytes(b"\xff")
+    with pytest.raises(TaskError, match="not UTF-8"):
+        list(mbpp(tmp_path / "bad.jsonl"))
 
 
 def test_the_hub_is_asked_by_name(monkeypatch):
