@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -258,6 +258,9 @@ def _url(given: str | Path | None) -> sa.URL:
         raise StoreError(
             f"cannot make {path.parent}: {error.strerror}. Set RUSTY_HOME to a folder you may write"
         ) from error
+    if given is None and not path.exists():
+        with suppress(OSError):  # opening it will say so
+            path.touch(mode=0o600)  # what somebody asked an agent is theirs to show
     return sa.URL.create("sqlite", database=str(path))
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 import textwrap
@@ -328,6 +329,14 @@ def test_a_full_disk_is_one_clear_line_and_leaves_the_store_whole(tmp_path):
         with pytest.raises(StoreError, match="full"):
             store.append(trace(2, final_response="x" * 100_000))
         assert store.count() == 1
+
+
+def test_the_store_in_the_data_home_is_its_owners_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUSTY_HOME", str(tmp_path / "home"))
+    with TraceStore() as store:
+        store.append(trace())
+        made = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "home").iterdir()}
+    assert "traces.db" in made and set(made.values()) == {0o600}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere; run as a user")
