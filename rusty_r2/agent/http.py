@@ -113,6 +113,8 @@ class HttpPolicy:
                 if heard.text or len(self._formats) == 1 or not _about_format(refused):
                     raise PolicyError(f"{self.name}: {refused}") from refused
                 self._formats.pop(0)
+            except (AttributeError, TypeError, ValueError) as error:
+                raise PolicyError(f"{self.name} sent what is not an answer: {str(error)[:120]!a}") from error
 
     def _check_whole(self, turns: tuple[Turn, ...], heard: _Heard) -> None:
         """PolicyError where the server read less than it was sent."""
@@ -148,7 +150,7 @@ class OllamaPolicy(HttpPolicy):
     def _look_up(self) -> dict[str, Any]:
         """What the server knows of the model; one line on what to type where there is none."""
         try:
-            known = self.wire.ask("/api/tags").get("models") or []
+            known = _entries(self.wire.ask("/api/tags").get("models"))
         except Refused as refused:
             raise PolicyError(f"{self.wire.url} is not an Ollama server: {refused}") from refused
         wanted = self.model if ":" in self.model.rpartition("/")[2] else f"{self.model}:latest"
@@ -182,7 +184,7 @@ class OllamaPolicy(HttpPolicy):
             asked["format"] = schema() if form == "schema" else "json"
         for line in self.wire.lines("/api/chat", asked):
             said = object_of(line, self.name)
-            if "error" in said:  # also after HTTP 200
+            if said.get("error"):  # also after HTTP 200
                 raise Refused(200, str(said["error"]))
             if piece := said.get("message", {}).get("content", ""):
                 yield str(piece)
@@ -219,7 +221,7 @@ class OpenAIPolicy(HttpPolicy):
 
     def _models(self, *, needed: bool) -> list[dict[str, Any]]:
         try:
-            return list(self.wire.ask("/models").get("data") or ())
+            return _entries(self.wire.ask("/models").get("data"))
         except PolicyError as error:
             if not needed and isinstance(error, Refused):  # a server that keeps no list
                 return []
@@ -253,7 +255,7 @@ class OpenAIPolicy(HttpPolicy):
             if kind not in ("data", "error") or content.strip() == "[DONE]":
                 continue
             said = object_of(content, self.name)
-            if kind == "error" or "error" in said:
+            if kind == "error" or said.get("error"):
                 raise Refused(200, _told(said.get("error", said)))
             yield from self._pieces(said, heard)
 
@@ -296,6 +298,10 @@ def _is_full(refused: Refused) -> bool:
 
 def _about_format(refused: Refused) -> bool:
     return refused.status == 400 and any(word in str(refused) for word in ("format", "schema", "grammar"))
+
+
+def _entries(listed: Any) -> list[dict[str, Any]]:
+    return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
 
 
 def _told(error: Any) -> str:

@@ -149,7 +149,7 @@ def _said(response: http.client.HTTPResponse) -> str:
         found = json.loads(body)
         found = found.get("error", found) if isinstance(found, dict) else found
         body = str(found.get("message", found)) if isinstance(found, dict) else str(found)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     return " ".join(body.split())[:300] or str(response.reason)
 
@@ -158,7 +158,7 @@ def object_of(line: str, name: str) -> dict[str, Any]:
     """The JSON object that `name` sent."""
     try:
         said = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PolicyError(f"{name} sent what is not JSON: {line[:80]!a}") from error
     if not isinstance(said, dict):
         raise PolicyError(f"{name} sent what is not an object: {line[:80]!a}")

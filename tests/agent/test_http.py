@@ -275,7 +275,7 @@ def said(text, finish=None):
 
 def test_a_server_that_hangs_up_before_the_first_word_is_asked_again(server):
     url, replies, asked = server
-    replies += [None, event_stream(said("hi"), said("", "stop"), "[DONE]")]
+    replies += [None, event_stream(said("hi") | {"error": None}, said("", "stop"), "[DONE]")]
     assert impatient(OpenAIPolicy(url)).reply(ASKED).text == "hi"
     assert len(asked) == 2
 
@@ -300,7 +300,13 @@ def test_a_server_that_does_not_know_the_schema_is_asked_without(server):
     assert kinds == ["json_schema", "json_object", None]
 
 
-@pytest.mark.parametrize("rubbish", ["{", "[1]", "\x1b[2J"])
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        *("{", "[1]", "\x1b[2J", "[" * 100_000, '{"choices": [null]}', '{"choices": 5}'),
+        *('{"choices": [{"delta": [1]}]}', '{"usage": {"prompt_tokens": "many"}}', '{"usage": [1]}'),
+    ],
+)
 def test_rubbish_is_one_line_that_cannot_move_the_cursor(server, rubbish):
     url, replies, _ = server
     replies.append(event_stream(rubbish))
