@@ -28,7 +28,7 @@ from rusty_r2.agent.speech import messages
 from rusty_r2.agent.wire import Refused, Wire, is_here, object_of
 from rusty_r2.errors import PolicyError
 from rusty_r2.lm.grammar import gbnf
-from rusty_r2.protocol import schema
+from rusty_r2.protocol import MAX_REPLY, schema
 from rusty_r2.trace import ExecutionTrace
 
 OLLAMA = "http://127.0.0.1:11434"
@@ -76,9 +76,12 @@ class HttpPolicy:
     def reply(self, trace: ExecutionTrace, *, listen: Listener | None = None) -> Reply:
         turns = tuple(conversation(trace))
         self._replies += 1
-        started, first, heard = time.perf_counter(), 0.0, _Heard()
+        started, first, size, heard = time.perf_counter(), 0.0, 0, _Heard()
         for piece in self._asked(turns, heard):
             first = first or time.perf_counter()
+            size += len(piece)
+            if size > MAX_REPLY:
+                raise PolicyError(f"{self.name} came to no end in {MAX_REPLY:,} characters. Ask again")
             heard.text.append(piece)
             if listen is not None:
                 listen(piece)

@@ -18,7 +18,7 @@ from rusty_r2.agent.terminal import Talk
 from rusty_r2.agent.wire import Refused, Wire
 from rusty_r2.agent.workspace import Workspace
 from rusty_r2.errors import PolicyError
-from rusty_r2.protocol import parse, schema
+from rusty_r2.protocol import MAX_REPLY, parse, schema
 from rusty_r2.store import TraceStore
 from rusty_r2.trace import ExecutionTrace, Step
 
@@ -313,6 +313,13 @@ def test_rubbish_is_one_line_that_cannot_move_the_cursor(server, rubbish):
     with pytest.raises(PolicyError, match="sent what is not") as error:
         OpenAIPolicy(url).reply(ASKED)
     assert "\x1b" not in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_server_without_an_end_is_given_up(server):
+    url, replies, _ = server
+    replies.append(event_stream(*[said("x" * 500_000)] * (2 + MAX_REPLY // 500_000)))
+    with pytest.raises(PolicyError, match="came to no end"):
+        OpenAIPolicy(url).reply(ASKED)
 
 
 def test_an_error_in_the_stream_is_an_error(server):
