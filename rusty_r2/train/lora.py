@@ -214,12 +214,17 @@ def prepare_libraries(*, online: bool = False) -> None:
 
 def open_config(base: Base) -> Any:
     """The base model's configuration; a name that leads nowhere ends here, in one line."""
-    prepare_libraries(online=base.remote)
+    _prepare(base)
     from transformers import AutoConfig
 
-    if base.remote and not _answers():  # a second instead of half a minute of tries; a cached model is found
-        prepare_libraries(online=False)
     return _from_pretrained(AutoConfig, base)
+
+
+def _prepare(base: Base) -> None:
+    """The libraries for this base; without a network a fetched one is found at once, not after many tries."""
+    prepare_libraries(online=base.remote)
+    if base.remote and not STAY_HOME and not _answers():
+        prepare_libraries(online=False)
 
 
 def _answers() -> bool:
@@ -238,7 +243,7 @@ def _answers() -> bool:
 
 def open_tokenizer(base: Base) -> Any:
     """The base model's tokenizer, padding on the left, with a padding token."""
-    prepare_libraries(online=base.remote)
+    _prepare(base)
     from transformers import AutoTokenizer
 
     tokenizer = _from_pretrained(AutoTokenizer, base, path=str(base.adapters[-1]) if base.adapters else None)

@@ -54,9 +54,11 @@ def test_a_hub_name_that_cannot_be_fetched_is_one_line_at_once(monkeypatch, capf
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.delenv("HTTPS_PROXY", raising=False)
-    with pytest.raises(ConfigError, match="could not be fetched from the hub") as caught:
-        lora.open_config(lora.find_base("no-such-owner/no-such-model"))
-    assert "\n" not in str(caught.value) and "smollm2" in str(caught.value)
+    for ask in (lora.open_config, lora.open_tokenizer):
+        with pytest.raises(ConfigError, match="could not be fetched from the hub") as caught:
+            ask(lora.find_base("no-such-owner/no-such-model"))
+        assert "\n" not in str(caught.value) and "smollm2" in str(caught.value)
+        assert constants.HF_HUB_OFFLINE, "what is not answered is not asked again and again"
     assert "Retrying" not in capfd.readouterr().err
 
 
