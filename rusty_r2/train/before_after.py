@@ -23,6 +23,8 @@ from rusty_r2.eval.rates import ROUNDS
 from rusty_r2.train.distributed import World
 from rusty_r2.train.encoded import Said
 
+FEWEST = 4
+"""rows of a kind from which a bootstrap says anything; of one row every draw is the same"""
 TOKENS_AT_ONCE = 2048
 """read in one go: their logits are the largest thing in memory"""
 Floats = NDArray[np.float64]
@@ -54,6 +56,8 @@ class Line:
     after: tuple[float, float, float]
     change: tuple[float, float, float]
     higher_is_better: bool = True
+    enough: bool = True
+    """whether there were rows enough for an interval"""
 
     @property
     def gain(self) -> float:
@@ -62,7 +66,7 @@ class Line:
     @property
     def sure(self) -> bool:
         """Whether the change is more than chance."""
-        return not self.change[1] <= 0 <= self.change[2]
+        return self.enough and not self.change[1] <= 0 <= self.change[2]
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,8 @@ class Comparison:
         ]
         same = self.lines[0].gain == 0
         verdict = "worse than" if self.worse else "as good as" if same else "better than"
-        doubt = "" if same or self.lines[0].sure else ", but no more than chance would make it"
+        chance = "no more than chance would make it" if self.lines[0].enough else "so few rows say little"
+        doubt = "" if same or self.lines[0].sure else f", but {chance}"
         doubt += f"; {' and '.join(self.lost)} got worse: play before you trust it" if self.lost else ""
         return "\n".join([head, *body, f"by {self.lines[0].name} the result is {verdict} its base{doubt}"])
 
@@ -197,7 +202,8 @@ def compare(
             np.array([measure(scores, drawn) for drawn in (tuple(places), *draws)])
             for scores in (before, after)
         )
-        lines.append(Line(name, _interval(one), _interval(two), _interval(two - one), name not in lower))
+        numbers = (_interval(one), _interval(two), _interval(two - one))
+        lines.append(Line(name, *numbers, name not in lower, min(map(len, places)) >= FEWEST))
     return Comparison(tuple(lines), sum(map(len, kinds)), held_out)
 
 

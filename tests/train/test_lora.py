@@ -177,6 +177,8 @@ def test_intervals_tell_a_gain_from_chance():
     noisy = scores(base.logp + chance.normal(size=80) * 0.5)
     assert not before_after.compare({"margin": before_after.margin}, base, noisy, kinds).lines[0].sure
     assert before_after.compare({"margin": before_after.margin}, raised, base, kinds).worse
+    few = before_after.compare({"margin": before_after.margin}, raised, base, [[0], [40]])
+    assert few.worse and few.facts()["sure"] is False and "so few rows say little" in few.table()
     broken = before_after.compare({"margin": before_after.margin}, base, scores(base.logp * np.nan), kinds)
     assert broken.worse, "no number is no gain"
     assert before_after.accuracy(scores([1.0, 2.0, 0.0, 1.0]), (np.array([0, 1]), np.array([2, 3]))) == 0.875
