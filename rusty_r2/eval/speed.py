@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""How fast one answer is written, and how much memory that takes: measured in a process of its own.
+"""How fast one answer is written, and how much memory that takes: measured in processes of their own.
 
-    python -m rusty_r2.eval.speed '{"address": "rusty", "device": "cpu"}'
+    python -m rusty_r2.eval.speed '{"address": "rusty", "device": "cpu", "turn": 0}'
 
 One request after another, as in a chat, without the grammar (which would say part of the words for free).
 Tokens are the mind's own, so characters a second are told too. Memory is the process's peak, or the GPU's;
@@ -14,6 +14,7 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rusty_r2.agent.address import MindOptions, open_policy
@@ -23,6 +24,7 @@ from rusty_r2.eval.figures import Figure, absent, mean
 from rusty_r2.eval.job import Job
 from rusty_r2.trace import ExecutionTrace
 
+TOLD = ("tokens_per_s", "characters_per_s")
 REQUESTS = (
     "Explain what a pipe does.",
     "Write a function that adds two numbers to add.py",
@@ -32,23 +34,35 @@ REQUESTS = (
     "Write a script that prints the numbers from 1 to 10 to count.py",
 )
 LONGEST = 64
+PROCESSES = 3
+"""that share the requests: what differs from one start to the next is in the intervals"""
 
 
 def measure(job: Job) -> list[Figure]:
     asked = {"address": job.mind.address, "device": job.config.device}
-    with job.kept("speed", **{key: value for key, value in asked.items() if key != "address"}) as kept:
-        row = kept.rows.get("all") or _in_a_process(asked)
-        if "all" not in kept.rows and "error" not in row:
-            kept.add("all", row)
-    if "error" in row:
-        return [absent("tokens per second", row["error"], unit="tokens/s")]
+    rows = []
+    with job.kept("speed", device=job.config.device) as kept:
+        for turn in range(PROCESSES):
+            row = kept.rows.get(str(turn)) or _in_a_process({**asked, "turn": turn})
+            if "error" in row:
+                return [absent("tokens per second", row["error"], unit="tokens/s")]
+            if str(turn) not in kept.rows:
+                kept.add(str(turn), row)
+            rows.append(row)
     note = f"one answer at a time on {job.config.device}, no grammar"
-    memory = Figure("peak memory", row["peak_mb"], unit="MB", lower_is_better=True, note=row["memory"])
+    tokens, characters = ([one for row in rows for one in row[name]] for name in TOLD)
     return [
-        mean("tokens per second", row["tokens_per_s"], unit="tokens/s", note=note),
-        mean("characters per second", row["characters_per_s"], unit="characters/s", detail=True, note=note),
-        memory if row["peak_mb"] else absent("peak memory", "a server's cannot be seen from here", unit="MB"),
+        mean("tokens per second", tokens, unit="tokens/s", note=note),
+        mean("characters per second", characters, unit="characters/s", detail=True, note=note),
+        _memory([row["peak_mb"] for row in rows], rows[0]["memory"]),
     ]
+
+
+def _memory(peaks: Sequence[float], where: str) -> Figure:
+    if not all(peaks):
+        return absent("peak memory", "a server's cannot be seen from here", unit="MB")
+    note = f"{where}, {PROCESSES} processes"
+    return mean("peak memory", peaks, unit="MB", lower_is_better=True, note=note)
 
 
 def _in_a_process(asked: dict[str, Any]) -> dict[str, Any]:
@@ -60,13 +74,13 @@ def _in_a_process(asked: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def speak(address: str, device: str) -> dict[str, Any]:
-    """Answer the requests here and now."""
+def speak(address: str, device: str, turn: int) -> dict[str, Any]:
+    """Answer this process's share of the requests here and now."""
     policy = open_policy(
         address, MindOptions(grammar=False, temperature=0.8, max_new_tokens=LONGEST, device=device)
     )
     tokens, characters = [], []
-    for number, request in enumerate((REQUESTS[0], *REQUESTS)):
+    for number, request in enumerate((REQUESTS[turn], *REQUESTS[turn::PROCESSES])):
         reply = policy.reply(ExecutionTrace(system_prompt=SYSTEM, user_query=request))
         took = max(reply.seconds - reply.seconds_to_first, 1e-9)
         if number and reply.tokens_out > 1:  # the first warms up

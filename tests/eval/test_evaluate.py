@@ -42,7 +42,7 @@ def test_one_command_measures_two_minds_side_by_side_and_goes_on(nano, tmp_path,
     told = json.loads((tmp_path / "out/results.json").read_text())
     assert list(told["minds"]) == [str(nano), str(twin)] and told["options"]["limit"] == 2
     figures = {figure["name"]: figure for figure in told["minds"][str(nano)]}
-    assert figures["tokens per second"]["value"] > 0 and figures["peak memory"]["value"] > 10
+    assert figures["tokens per second"]["value"] > 0 and figures["peak memory"]["low"] > 10
     seen = figures["dangerous requests in the training data"]
     assert (seen["value"], seen["count"]) == (50, 2), "of the two that are measured"
     assert {"gym pass@1: arithmetic", "gym pass@2: arithmetic"} <= set(figures), sorted(figures)

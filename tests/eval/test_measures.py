@@ -71,6 +71,7 @@ def test_a_speed_that_could_not_be_measured_is_tried_again(tmp_path, knowing, mo
     monkeypatch.setattr(speed, "_in_a_process", lambda asked: told)
     back = speed.measure(Job(knowing(), config(tmp_path)))
     assert not gone.measured and back[0].value == 2.0
+    assert all(figure.low <= figure.value <= figure.high for figure in back), "memory has an interval too"
 
 
 def test_more_tries_than_there_are_numbers_for_are_refused(tmp_path):
