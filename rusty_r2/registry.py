@@ -162,7 +162,9 @@ class Registry:
             problem = self.objection(wanted)
             if problem:
                 self.note(name, "refused", wanted.number, why=problem)
-                raise RegistryError(f"{wanted.label} is not promoted: {problem}")
+                raise RegistryError(
+                    f"{wanted.label} is not promoted: {problem}. Train another: rusty loop --name {name}"
+                )
             current, before = self.pointer(name)
             if current != wanted.number:
                 earlier = [n for n in [*before, *([current] if current else [])] if n != wanted.number]
@@ -232,7 +234,7 @@ class Registry:
         found = self.version(word, int(number)) if at else self.current(word)
         if found is None:
             self.version(word)
-            raise RegistryError(f"no version of {word} is in use. Type: rusty models promote {word}")
+            raise RegistryError(f"no version of {word} is in use. Type: rusty models {word}")
         if found.collected:
             raise RegistryError(f"the weights of {found.label} were collected. Type: rusty models {word}")
         folder = self.folder_of(found)
