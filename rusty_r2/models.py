@@ -20,7 +20,7 @@ import tyro
 
 from rusty_r2.errors import ConfigError
 from rusty_r2.registry import Gate, Registry, RegistryError, Version, artefact_digest
-from rusty_r2.run import newest
+from rusty_r2.run import LINEAGE, newest, noted
 
 WORSE = ("tasks", "training")
 """questions of the gate that compare with another model: the one in use, the base"""
@@ -185,7 +185,8 @@ def _played(registry: Registry, name: str, folder: Path, tasks: int) -> tuple[Ga
     old = registry.resolve(name).address if current else str(folder)
     measured = play(old, str(folder), tasks)
     scores = {one.name: {"this": str(one.new), "in use then": str(one.old)} for one in measured}
-    return conclude(artefact_digest(folder), measured=measured), scores
+    told = noted(folder / LINEAGE)  # of an adapter that was merged into it
+    return conclude(artefact_digest(folder), measured=measured, run=told), scores
 
 
 def _artefact(path: Path) -> Path:

@@ -35,6 +35,8 @@ from rusty_r2.errors import CheckpointError, ConfigError
 from rusty_r2.events import EventFile
 from rusty_r2.redact import redact
 
+LINEAGE = "lineage.json"
+"""in a merged model's folder: where it came from, and whether training made it worse"""
 LIBRARIES = ("numpy", "torch", "tokenizers", "safetensors", "transformers", "peft", "trl", "accelerate")
 
 

@@ -316,6 +316,22 @@ def test_a_check_that_is_no_check_is_one_line(tmp_path, capsys):
     assert rusty("models", "add", str(tmp_path / "nothing.gguf"), "--name", "agent") == 1
 
 
+def test_an_adapter_that_made_our_own_model_worse_is_refused_though_it_plays_as_well(
+    registry, tmp_path, monkeypatch, capsys
+):
+    from rusty_r2.eval.rates import Rate
+    from rusty_r2.loop import gate
+
+    monkeypatch.setattr(gate, "play", lambda old, new, count: [gate.Measured("gym", Rate(3, 9), Rate(3, 9))])
+    merged = tmp_path / "merged"
+    merged.mkdir()
+    (merged / "model.safetensors").write_bytes(b"weights")
+    (merged / "lineage.json").write_text('{"worse": true}')
+    assert rusty("models", "add", str(merged), "--name", "mine", "--tasks", "9") == 0
+    assert rusty("models", "promote", "mine") == 1
+    assert "its own held-out rows: worse than its base" in capsys.readouterr().err
+
+
 def test_rollback_restores_the_old_answer_bytes_on_the_server_too(registry, tmp_path, capsys):
     from rusty_r2.config import resolved
     from rusty_r2.export.hosting import OllamaHostingProfile

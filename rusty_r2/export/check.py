@@ -26,6 +26,7 @@ from rusty_r2.export import compare, contents
 from rusty_r2.export.contents import Contents, Finding
 from rusty_r2.export.source import Source
 from rusty_r2.lm.llama import Llama
+from rusty_r2.run import LINEAGE, noted
 
 ALONE = ("file", "header", "words", "types", "weights")
 RUNNING = ("tokens", "prompts", "predictions")
@@ -181,10 +182,8 @@ def _alone(path: Path, source: Source) -> tuple[list[Finding], Contents | None]:
 
 def _learned(source: Source) -> list[Finding]:
     """What training found out about the model itself, where merging has written it down (train/merge.py)."""
-    try:
-        told = json.loads((source.folder / "lineage.json").read_text(encoding="utf-8"))
-        worse = bool(told["worse"])
-    except (OSError, ValueError, KeyError, TypeError):
+    worse = noted(source.folder / LINEAGE).get("worse")
+    if worse is None:
         return []
     said = "worse than its base" if worse else "not worse than its base"
     return [Finding(LEARNED, not worse, f"{said}, by the comparison at the end of its training", {})]

@@ -22,7 +22,7 @@ from rusty_r2 import files
 from rusty_r2.errors import CheckpointError, ConfigError
 from rusty_r2.lm import smollm2
 from rusty_r2.lm.tensors import TensorFile
-from rusty_r2.run import newest
+from rusty_r2.run import LINEAGE, newest
 
 Array = NDArray[Any]
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -254,7 +254,7 @@ def find(asked: Path) -> Path:
 
 def _refuse_stale(folder: Path) -> None:
     """A merged model names the adapter in it; a run that was trained on since has a newer one."""
-    lineage, run = folder / "lineage.json", folder.parent
+    lineage, run = folder / LINEAGE, folder.parent
     last = newest(run) if lineage.is_file() and folder.name == "merged" else None
     adapter = None if last is None else last / "adapter_model.safetensors"
     if adapter is not None and adapter.is_file() and files.digest(adapter) != table(lineage).get("adapter"):

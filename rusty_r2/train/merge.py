@@ -20,7 +20,7 @@ import tyro
 
 from rusty_r2 import files
 from rusty_r2.errors import CheckpointError, ConfigError
-from rusty_r2.run import checkpoints, newest, noted
+from rusty_r2.run import LINEAGE, checkpoints, newest, noted
 from rusty_r2.train import lora
 
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
@@ -73,7 +73,7 @@ def merge_into(path: Path, target: Path) -> Path:
         facts = _facts(adapter)
         facts["merged"] = files.digest(next(folder.glob("*.safetensors")))
         (folder / "README.md").write_text(card(facts, merged=True), encoding="utf-8")
-        (folder / "lineage.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        (folder / LINEAGE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return target
 
 
