@@ -212,7 +212,9 @@ class Registry:
         if current is None:
             raise RegistryError(f"no version of {name} was ever promoted. Type: rusty models {name}")
         if not earlier:
-            raise RegistryError(f"{name}@{current} is the first that was promoted: nothing is before it")
+            raise RegistryError(
+                f"{name}@{current} is the first in use: nothing is before it. Type: rusty models {name}"
+            )
         before = self.version(name, earlier[-1])
         problem = "its weights were collected" if before.collected else self.damage(before)
         if problem:
