@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import importlib
 import io
+import math
 import os
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from rusty_r2 import __version__
 from rusty_r2.config import known_only, read
@@ -159,17 +160,50 @@ def _parse(name: str, config: type[Any], options: list[str]) -> Any:
 
 
 def _with_file(config: type[Any], options: list[str]) -> list[str]:
-    """`options` with those of `--config FILE` put before them, where the command line says nothing else."""
+    """`options` with those of `--config FILE` put to them, where the command line says nothing else."""
+    options = [
+        part for word in options for part in (word.split("=", 1) if word[:9] == "--config=" else [word])
+    ]
     if "--config" not in options or any(field.name == "config" for field in fields(config)):
         return options
     at = options.index("--config")
     if at + 1 == len(options):
         raise ConfigError("--config needs a file. Type: --config runs/NAME/config.json")
     rest = options[:at] + options[at + 2 :]
+    hints = get_type_hints(config, include_extras=True)
+    nameless = [key for key, hint in hints.items() if _is_positional(hint)]
     typed = {_option(word) for word in rest if word.startswith("--")}
+    typed |= set(nameless) if _has_nameless(rest, hints) else set()
     path = Path(options[at + 1])
     given = known_only(read(path), config, source=str(path))
-    return [word for key, value in given.items() if key not in typed for word in _as_words(key, value)] + rest
+    first = [word for key in nameless if key in given and key not in typed for word in _bare(given[key])]
+    named = {key: value for key, value in given.items() if key not in typed and key not in nameless}
+    return first + rest + [word for key, value in named.items() for word in _as_words(key, value)]
+
+
+def _is_positional(hint: Any) -> bool:
+    import tyro
+
+    return tyro.conf.Positional in getattr(hint, "__metadata__", ())
+
+
+def _has_nameless(words: list[str], hints: dict[str, Any]) -> bool:
+    """Whether a word belongs to no option: those for yes and no take none, lists take all that follow."""
+    taken = 0.0
+    for word in words:
+        if word.startswith("--"):
+            hint = hints.get(_option(word))
+            several = math.inf if get_origin(hint) in (tuple, list) else 1
+            taken = 0 if "=" in word or hint is bool else several
+        elif not taken:
+            return True
+        else:
+            taken -= 1
+    return False
+
+
+def _bare(value: Any) -> list[str]:
+    return [] if value is None else [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 def _option(word: str) -> str:

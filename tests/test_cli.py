@@ -6,8 +6,10 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import tyro
 
 from rusty_r2 import __version__, cli
 from rusty_r2.errors import ConfigError, MissingExtra, need
@@ -103,6 +105,37 @@ def test_a_file_gives_defaults_and_the_command_line_wins(toy_command, capsys, tm
     path.write_text(text if form == "toml" else json.dumps(options))
     assert cli.main(["toy", "--config", str(path), "--times", "7", "--no-loud"]) == 0
     assert json.loads(capsys.readouterr().out) == ["file", 7, False, ["x", "y"]]
+
+
+@dataclass(frozen=True)
+class Nameless:
+    who: Annotated[tuple[str, ...], tyro.conf.Positional] = ("nobody",)
+    limit: int = 0
+    loud: bool = False
+    tags: tuple[str, ...] = ()
+
+
+def nameless(config: Nameless) -> str:
+    return json.dumps([config.who, config.limit, config.loud, config.tags])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--config FILE", [["a", "b"], 2, True, ["x"]]),
+        ("--config=FILE --limit 3", [["a", "b"], 3, True, ["x"]]),
+        ("c --config FILE", [["c"], 2, True, ["x"]]),
+        ("--no-loud c --config FILE", [["c"], 2, False, ["x"]]),
+        ("--limit 3 c --config FILE", [["c"], 3, True, ["x"]]),
+        ("--config FILE --tags y z", [["a", "b"], 2, True, ["y", "z"]]),
+    ],
+)
+def test_a_file_also_gives_what_has_no_name(toy_command, capsys, tmp_path, monkeypatch, words, told):
+    monkeypatch.setitem(cli.COMMANDS, "toy", (f"{__name__}:nameless", "a toy"))
+    path = tmp_path / "o.json"
+    path.write_text('{"who": ["a", "b"], "limit": 2, "loud": true, "tags": ["x"]}')
+    assert cli.main(["toy", *words.replace("FILE", str(path)).split()]) == 0
+    assert json.loads(capsys.readouterr().out) == told
 
 
 @pytest.mark.parametrize(
