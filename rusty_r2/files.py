@@ -3,7 +3,7 @@
 
 `write` does it for one file, `whole_folder` for a folder with a checksum of everything in it, and
 `verify` tells whether such a folder is still what was written. A process killed at any moment
-leaves at most a `.tmp-…` name behind, which nothing here ever reads.
+leaves at most a `.tmp-…` name behind, which nothing here ever reads and the next try takes away.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
@@ -42,7 +43,8 @@ def write(path: Path, content: str | bytes) -> Path:
 def whole_folder(final: Path) -> Iterator[Path]:
     """Fill the folder that is yielded; on a clean exit it becomes `final`, checksummed, in one step."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    beside = final.with_name(f".tmp-{final.name}-{uuid.uuid4().hex[:8]}")
+    mark = f"{final.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    beside, old = final.with_name(f".tmp-{mark}"), final.with_name(f".tmp-old-{mark}")
     beside.mkdir()
     try:
         yield beside
@@ -52,7 +54,6 @@ def whole_folder(final: Path) -> Iterator[Path]:
         for path in (*found, *(p for p in beside.rglob("*") if p.is_dir())):
             sync(path)
         if final.exists():  # a rename cannot replace a full folder: put the old one aside first
-            old = final.with_name(f".tmp-old-{final.name}-{uuid.uuid4().hex[:8]}")
             final.rename(old)
             beside.rename(final)
             shutil.rmtree(old, ignore_errors=True)
@@ -62,6 +63,27 @@ def whole_folder(final: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
+    _sweep(final)
+
+
+def _sweep(final: Path) -> None:
+    """Take away what processes that were killed over this very folder left beside it."""
+    mark = re.compile(rf"\.tmp-(?:old-)?{re.escape(final.name)}-(\d+)-[0-9a-f]{{8}}")
+    for path in final.parent.glob(".tmp-*"):
+        found = mark.fullmatch(path.name)
+        if found and not alive(int(found[1])):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def alive(process: int) -> bool:
+    """Whether there is a process of this number."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def may_replace(folder: Path, *, also: Iterable[str] = ()) -> bool:

@@ -139,6 +139,20 @@ def test_killed_while_saving_every_named_checkpoint_is_whole(tmp_path):
         assert [files.verify(path) for path in found] == [""] * len(found)
 
 
+def test_what_a_killed_process_left_is_taken_away_by_the_next_and_a_living_one_is_not_disturbed(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead = [tmp_path / f".tmp-{word}merged-{gone.pid}-0123abcd" for word in ("", "old-")]
+    others = [tmp_path / f".tmp-merged-{os.getppid()}-0123abcd", tmp_path / f".tmp-other-{gone.pid}-0123abcd"]
+    for path in (*dead, *others):
+        path.mkdir()
+        (path / "model.safetensors").write_bytes(b"half")
+    with files.whole_folder(tmp_path / "merged") as folder:
+        (folder / "model.safetensors").write_bytes(b"whole")
+    assert not any(path.exists() for path in dead) and all(path.exists() for path in others)
+    assert {path.name for path in tmp_path.iterdir()} == {"merged", *(path.name for path in others)}
+
+
 def test_tensorboard_itself_reads_the_events(tmp_path):
     reader = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator", reason="pip install tensorboard"

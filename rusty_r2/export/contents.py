@@ -145,7 +145,7 @@ def weights(contents: Contents, source: Source) -> Finding:
         wrong += not share <= 1
         if not share <= worst:
             worst, where = share, f"{p.entry.name} ({p.type}), worst row off by {error:.1%}"
-    said = where if not wrong else f"{wrong} tensors are not the model's: {where}"
+    said = (where or "every row to the bit") if not wrong else f"{wrong} tensors are not the model's: {where}"
     return Finding("weights", not wrong, said, {"worst_share_of_bound": worst, "wrong": wrong})
 
 

@@ -304,7 +304,8 @@ def _whole_file(final: Path) -> Iterator[Path]:
     """Write the file that is yielded; on a clean exit it becomes `final` in one step."""
     final.parent.mkdir(parents=True, exist_ok=True)
     for left in final.parent.glob(f".tmp-*-{final.name}"):  # of a process that was killed
-        if not _alive(left.name.split("-")[1]):
+        process = left.name.split("-")[1]
+        if not (process.isdecimal() and files.alive(int(process))):
             left.unlink(missing_ok=True)
     beside = final.with_name(f".tmp-{os.getpid()}-{final.name}")
     try:
@@ -314,16 +315,6 @@ def _whole_file(final: Path) -> Iterator[Path]:
         files.sync(final.parent)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _alive(number: str) -> bool:
-    try:
-        os.kill(int(number), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _enough_room(out: Path, needed: int) -> None:
