@@ -11,6 +11,10 @@ from rusty_r2.data.judged import SourceConfig
 from rusty_r2.errors import ConfigError
 from rusty_r2.registry import NAME
 
+COUNTS = (
+    *("play", "least", "max_steps", "learning_rate", "batch_size", "accumulate", "max_length", "lora_r"),
+    "tasks",
+)
 Method = Literal["kto", "grpo", "sft", "dpo", "ppo"]
 
 
@@ -80,6 +84,11 @@ class LoopConfig:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise ConfigError(f"--name {self.name!a} is no name for a model: letters, digits, . _ -")
+        for name in COUNTS:
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"--{name} cannot be negative")
+        if self.positions < 8 or not 0 <= self.eval_share < 1 or self.max_rows == 0:
+            raise ConfigError("--positions is 8 or more, --eval-share 0 up to 1, --max-rows 1 or more")
         if self.own and self.method not in ("sft", "ppo"):
             raise ConfigError(f"our own model learns by sft or ppo, not {self.method}. Type: --method sft")
         if not self.own and self.method == "ppo":

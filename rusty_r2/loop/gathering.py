@@ -141,9 +141,9 @@ def _rows(known: Sequence[Judged], asked: RowsAsked) -> tuple[list[Any], rows.Re
         return list(builder.build_judged(known, asked.balance, asked.max_rows)), builder.report
     if asked.method == "grpo":
         groups = grpo.make_builder(grpo.GRPORowsConfig(**shared))
-        return list(groups.build_judged(known)), groups.report
+        return list(groups.build_judged(known, max_examples=asked.max_rows)), groups.report
     if asked.method == "dpo":
-        pairs, report = dpo.dpo_rows(known, dpo.DPORowsConfig(**shared))
+        pairs, report = dpo.dpo_rows(known, dpo.DPORowsConfig(**shared, max_examples=asked.max_rows))
         return list(pairs), report
     imitated, report = sft.sft_rows(known, sft.SFTRowsConfig(**shared, max_examples=asked.max_rows))
     return list(imitated), report
@@ -154,7 +154,8 @@ def make_episodes(folder: Path, traces: Path, judged: Path, asked: RowsAsked, *,
 
     PPO learns in the gym and does without (`needed` False)."""
     shared = {name: getattr(asked.source, name) for name in SourceConfig.__dataclass_fields__}
-    good, report = sft.sft_rows(read_judged(traces, judged), sft.SFTRowsConfig(**shared))
+    wanted = sft.SFTRowsConfig(**shared, max_examples=asked.max_rows)
+    good, report = sft.sft_rows(read_judged(traces, judged), wanted)
     by_id = {trace.trace_id: trace for trace in read_traces(traces)}
     episodes = []
     for row in good:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rusty_r2 import cli, files
+from rusty_r2.data.judged import SourceConfig
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.export.ollama_api import OllamaError
-from rusty_r2.loop import demo
+from rusty_r2.loop import demo, gathering
 from rusty_r2.loop.config import LoopConfig
 from rusty_r2.loop.run import go, open_round
 from rusty_r2.registry import Gate, Registry
@@ -32,11 +33,25 @@ STAGES = ("collect", "reward", "rows", "train", "merge", "export", "gate", "prom
         ({"base": "rusty", "method": "kto"}, "sft or ppo"),
         ({"method": "ppo"}, "ppo is for our own model"),
         ({"source": Path("x"), "play": 3}, "give one of them"),
+        ({"tasks": -1}, "--tasks cannot be negative"),
+        ({"positions": 0}, "--positions is 8 or more"),
+        ({"max_rows": 0}, "--max-rows 1 or more"),
     ],
 )
 def test_options_that_contradict_each_other(options, why):
     with pytest.raises(ConfigError, match=why):
         LoopConfig(**options)
+
+
+@pytest.mark.parametrize("method", ["kto", "grpo", "dpo", "sft"])
+def test_every_method_takes_at_most_so_many_rows(tmp_path, method):
+    source = SourceConfig(source=demo.write(tmp_path, "demo"))
+    traces = gathering.collect(tmp_path, source, least=4).outputs[0]
+    judged = gathering.reward(tmp_path, traces, source).outputs[0]
+    for most in (None, 3):
+        asked = gathering.RowsAsked(method, source, max_rows=most)
+        found = gathering.make_rows(tmp_path, traces, judged, asked).facts
+        assert found["rows"] + found["held out"] == 3 if most else found["rows"] > 3
 
 
 def test_a_name_stays_with_one_kind_of_model(tmp_path):
