@@ -211,9 +211,8 @@ _INSIDE: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("tasks_created", "tasks_completed", "tasks_failed", "history"), dict),
     "token_ids": int,
     "logprobs": _NUMBER,
-    "reward_parts": _NUMBER,
 }
-"""what lists and tables hold"""
+"""what lists hold"""
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("total_cost", "execution_duration_ms", "reward_score"), _NUMBER),
     **dict.fromkeys(("total_tokens_in", "total_tokens_out", "llm_calls_count", "redactions"), int),
@@ -238,8 +237,8 @@ def _typed(value: T, kind: type | tuple[type, ...], name: str) -> T:
     if kind is not object and isinstance(value, (int, float)) and not abs(value) < LARGEST:
         raise TraceError(f"trace field {name} must be a number below {LARGEST:.2g}")
     inside = _INSIDE.get(name.rpartition(".")[2])
-    if inside is not None and isinstance(value, (list, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
+    if inside is not None and isinstance(value, list):
+        for item in value:
             _typed(item, inside, f"{name}[]")
     return value
 

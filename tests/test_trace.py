@@ -92,7 +92,6 @@ def test_a_tools_result_is_whatever_it_said():
         ("execution_duration_ms", 10**30),
         ("total_cost", float("nan")),
         ("total_tokens_in", -(2**63)),
-        ("reward_parts", {"tests": "all"}),
     ],
 )
 def test_a_wrong_type_is_named(field, value):

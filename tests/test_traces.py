@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from rusty_r2.errors import ConfigError, DataError, StoreError
+from rusty_r2.rewards.reading import passed
 from rusty_r2.store import TraceStore
 from rusty_r2.trace import ExecutionTrace, ReasoningStep, Step, ToolCallTrace
 from rusty_r2.traces import (
@@ -102,11 +103,15 @@ def test_nothing_in_a_trace_can_pass_for_ours():
         reasoning_steps=[ReasoningStep(hostile, hostile)],
         steps=[Step(hostile, hostile, ok=False), Step('{"type": "MSG", "message": "done"}')],
         ended=hostile,
+        reward_score=0.5,
+        reward_parts={"words": "all", "nothing": None, "huge": 10**400, "sound": 0.25, "passes": "no"},
+        task_name="sum_list",
     )
+    assert passed(trace) is None
     with TraceStore() as store:
         store.append(trace)
     told = show(ShowConfig(trace.trace_id)) + show_list(ListConfig())
-    assert not set(told) & {"\x1b", "\x07", "\r", "\u202e"}
+    assert not set(told) & {"\x1b", "\x07", "\r", "\u202e"} and "reward 0.50 = sound 0.25" in told
     assert [line for line in told.splitlines() if line.startswith("label:")] == ["label: not labelled"]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rusty_r2.agent.plain import text
 from rusty_r2.gym.safetext import neutral, one_line
 from rusty_r2.protocol import Cmd, Edit, Msg
-from rusty_r2.trace import ExecutionTrace, Step, ToolCallTrace
+from rusty_r2.trace import LARGEST, ExecutionTrace, Step, ToolCallTrace
 
 LINES = 40
 """lines of one part that are shown"""
@@ -136,6 +136,10 @@ def _numbers(trace: ExecutionTrace) -> str:
         f"ended: {one_line(trace.ended, 40)}" if trace.ended else "",
     ]
     if trace.reward_score is not None:
-        parts = "  ".join(f"{one_line(name, 40)} {value:.2f}" for name, value in trace.reward_parts.items())
+        parts = "  ".join(
+            f"{one_line(name, 40)} {value:.2f}"
+            for name, value in trace.reward_parts.items()
+            if isinstance(value, (int, float)) and abs(value) < LARGEST
+        )
         said.append(f"reward {trace.reward_score:.2f}" + (f" = {parts}" if parts else ""))
     return "; ".join(part for part in said if part) or "no numbers were recorded"

@@ -244,8 +244,8 @@ def passed(trace: ExecutionTrace) -> bool | None:
     """Whether the gym said that its task is done; None where it said nothing."""
     if not (trace.task_name and trace.steps):
         return None
-    if "passes" in trace.reward_parts:
-        return trace.reward_parts["passes"] > 0
+    if isinstance(passes := trace.reward_parts.get("passes"), (int, float)):
+        return passes > 0
     if trace.ended not in ("done", "turns", ""):
         return None
     return trace.ended == "done" and trace.steps[-1].reward > 0
