@@ -36,6 +36,8 @@ step "base and adapter as one model, as one file, and proof that the file is the
 [ -f agent.gguf ] || rusty export gguf trained/merged --quantization "$TYPE" --output agent.gguf
 rusty export check agent.gguf --against trained/merged --positions "${POSITIONS:-128}"
 
-step "and asked"
-rusty ask "How do I list all files?" --model gguf:agent.gguf --max-new-tokens 40 --no-store
+step "and asked, in plain words as in the traces"
+python -c 'from pathlib import Path; from rusty_r2.lm.llama import Llama
+with Llama(Path("agent.gguf"), context=512) as mind:
+    print(mind.chat([{"role": "user", "content": "How do I list all files?"}], max_new_tokens=40).text)'
 echo "next: rusty chat --model gguf:$(pwd)/agent.gguf    or: rusty serve $(pwd)/agent.gguf"
