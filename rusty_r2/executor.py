@@ -9,16 +9,21 @@ not depend on which process it runs in: then every engine gives the same results
 only a question of speed. One worker is this process itself. `ray` joins the cluster that RAY_ADDRESS names
 or that runs here already, and otherwise starts one of its own on this machine; the package must be
 installed on every machine of a cluster. Rewards (train/grpo_rewards.py) and play (data/collect.py) use it.
+`Processes` is for streams that are too long to hold (data/drills.py, eval/contamination.py). Workers end with
+the process that started them, however it ended.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -30,8 +35,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+DIED = "a worker process died (out of memory, or killed). Try fewer: --workers 1"
+
+
 class WorkerError(RustyError):
     """A worker process died; the work itself did not fail."""
+
+    def __init__(self, said: str = DIED) -> None:
+        super().__init__(said)
 
 
 class Executor(Protocol):
@@ -75,20 +86,45 @@ class LocalExecutor(Closing):
             return [function(item) for item in asked]
         if self._pool is None:
             # a plain fork of a process with threads (torch, the gym) can hang; a fork server has none
-            self._pool = ProcessPoolExecutor(self.workers, get_context("forkserver"))
+            self._pool = ProcessPoolExecutor(self.workers, get_context("forkserver"), _follow)
         calls = [_Call(function, item) for item in asked]
         try:
             return _opened(self._pool.map(_carry_out, calls, chunksize=_chunk(len(asked), self.workers)))
         except BrokenProcessPool as error:
             self.close()
-            raise WorkerError(
-                "a worker process died (out of memory, or killed). Try fewer: --workers 1"
-            ) from error
+            raise WorkerError from error
 
     def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Processes(Closing):
+    """Processes of this machine for a stream of items, of which only a few are read ahead of the results.
+
+    Spawned, not forked: a tokenizer's threads must not be copied. `begin(*given)` runs first in each.
+    """
+
+    def __init__(self, workers: int, begin: Callable[..., None] | None = None, *given: Any) -> None:
+        self.workers = workers
+        self._pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (begin, given))
+
+    def stream(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """`function` of every item, in their order."""
+        ahead: deque[Future[Any]] = deque()
+        try:
+            for item in items:
+                ahead.append(self._pool.submit(_carry_out, _Call(function, item)))
+                if len(ahead) > 4 * self.workers:
+                    yield from _opened([ahead.popleft().result()])
+            while ahead:
+                yield from _opened([ahead.popleft().result()])
+        except BrokenProcessPool as error:
+            raise WorkerError from error
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class RayExecutor(Closing):
@@ -133,6 +169,25 @@ def _join(ray: Any, address: str, workers: int) -> None:
         raise ConfigError(
             f"Ray could not be reached at {address or 'this machine'}: {error}. Type: ray status"
         ) from error
+
+
+def _follow() -> None:
+    """In a worker: end when the process that wanted it is gone, even killed."""
+    parent = parent_process()
+    if parent is not None:
+
+        def watch(gone: int = parent.sentinel) -> None:
+            connection.wait([gone])
+            os._exit(1)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def _begin(begin: Callable[..., None] | None, given: Sequence[Any]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this one
+    _follow()
+    if begin is not None:
+        begin(*given)
 
 
 # ── what travels ────────────────────────────────────────────────────────────────────────────────

@@ -2,12 +2,16 @@
 
 import operator
 import os
+import subprocess
+import sys
+import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from rusty_r2.errors import ConfigError, TaskError
-from rusty_r2.executor import LocalExecutor, WorkerError, open_executor
+from rusty_r2.executor import LocalExecutor, Processes, WorkerError, open_executor
 from rusty_r2.gym import catalog
 from rusty_r2.protocol import parse
 
@@ -45,6 +49,50 @@ def test_a_dead_worker_is_said_and_the_next_work_gets_new_ones():
         with pytest.raises(WorkerError, match="--workers 1"):
             executor.map(os._exit, [1, 1])
         assert executor.map(operator.neg, [1, 2]) == [-1, -2]
+
+
+def test_a_stream_is_in_order_read_a_little_ahead_and_says_who_died():
+    taken = []
+
+    def items():
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    with Processes(2) as processes:
+        results = processes.stream(operator.neg, items())
+        assert next(results) == 0 and len(taken) < 20
+        assert list(results) == [-number for number in range(1, 100)]
+        with pytest.raises(TaskError, match="nowhere"):
+            list(processes.stream(catalog.get, ["nowhere"]))
+        with pytest.raises(WorkerError, match="--workers 1"):
+            list(processes.stream(os._exit, [1]))
+
+
+HELD = """
+import os, time
+from rusty_r2.executor import {0}
+if __name__ == "__main__":
+    with {0}(2) as workers:
+        own = "__import__('time').sleep(1) or __import__('os').getpid()"
+        print(*workers.{1}(eval, [own, own]), flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("kind", "verb"), [("LocalExecutor", "map"), ("Processes", "stream")])
+def test_workers_end_with_the_process_that_was_killed(tmp_path, kind, verb):
+    script = tmp_path / "held.py"
+    script.write_text(HELD.format(kind, verb))
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    pids = [int(word) for word in process.stdout.readline().split()]
+    process.kill()
+    process.communicate()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "workers outlive a process that was killed"
+        time.sleep(0.05)
 
 
 def test_tasks_and_verdicts_are_the_same_in_every_process(pool):

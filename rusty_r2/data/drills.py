@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import keyword
-import multiprocessing
 import os
 import random
 from collections.abc import Iterable, Iterator
@@ -37,6 +36,7 @@ from rusty_r2.data.packed import Encoded, encode, pack
 from rusty_r2.data.played import asked
 from rusty_r2.data.prose import Prose, tokenised
 from rusty_r2.errors import ConfigError, DataError
+from rusty_r2.executor import Processes
 from rusty_r2.gym.families import FAMILIES
 from rusty_r2.gym.families.base import How
 from rusty_r2.gym.families.words import WORDS
@@ -247,24 +247,21 @@ def _write(folder: Path, words: Tokenizer, config: DrillsConfig, meter: Meter) -
     random.Random(config.seed).shuffle(jobs)
     made = {name: Kind() for name in KINDS}
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers are parallel already
-    # spawned, not forked: the tokenizer's threads must not be copied
     with (
-        multiprocessing.get_context("spawn").Pool(workers) as pool,
+        Processes(workers) as pool,
         open(folder / "ids.u16", "wb") as ids_file,
         open(folder / "own.u8", "wb") as own_file,
     ):
         out = (ids_file, own_file)
-        # all are begun at once: what comes later is read while the workers are busy with the drills
-        begun = [("drills", pool.imap(_make, jobs)), ("episodes", pool.imap(_make, _file_jobs(config)))]
-        text = tokenised(config.text, config.tokenizer_path, pool.imap)
-        for name, parts in begun:
-            for ids, own, tokens, dropped in parts:
+        for name, some in (("drills", jobs), ("episodes", _file_jobs(config))):
+            for ids, own, tokens, dropped in pool.stream(_make, some):
                 _put(out, ids, own)
                 made[name].add(ids, own, tokens, dropped)
                 meter.show(f"{made[name].pieces:,} {name}, {made[name].tokens:,} tokens")
         _check(made)
         if config.text:
             meter.show("reading text")
+            text = tokenised(config.text, config.tokenizer_path, pool.stream)
             _write_text(out, Prose.read(config.text, words, text), made, config)
     return made
 

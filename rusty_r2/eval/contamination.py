@@ -15,7 +15,6 @@ turned back into text. All of it is read, none sampled.
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from rusty_r2.data.drills import Drills, is_drills, open_drills
 from rusty_r2.data.shards import Shards
 from rusty_r2.errors import DataError, ProtocolError
 from rusty_r2.eval.figures import Figure, share
+from rusty_r2.executor import Processes
 from rusty_r2.lm.documents import files_below, is_jsonl, json_lines, parcels, read_text
 from rusty_r2.lm.tokenizer import Tokenizer
 from rusty_r2.protocol import parse
@@ -135,8 +135,8 @@ def _everywhere(search: Search, jobs: Iterator[Job], workers: int) -> Iterator[s
     if workers == 1 or len(few) < FEW:
         yield from map(search, chain(few, jobs))
         return
-    with multiprocessing.get_context("spawn").Pool(workers, _begin, (search,)) as pool:
-        yield from pool.imap_unordered(_look, chain(few, jobs))
+    with Processes(workers, _begin, search) as pool:
+        yield from pool.stream(_look, chain(few, jobs))
 
 
 _SEARCH: list[Search] = []
