@@ -118,11 +118,11 @@ def _check(config: SupervisedConfig) -> None:
         if getattr(config, name) < 1:
             raise ConfigError(f"--{name} must be at least 1, not {getattr(config, name)}")
     intervals = ("keep", "eval_interval", "eval_tokens", "sample_tokens")
-    for name in ("max_minutes", "weight_decay", "clip", *intervals):
+    for name in ("lr", "max_minutes", "weight_decay", "clip", *intervals):
         if not getattr(config, name) >= 0:
             raise ConfigError(f"--{name} cannot be negative")
-    if not config.lr > 0 or not 0 <= config.beta2 < 1:
-        raise ConfigError("--lr must be more than 0, and --beta2 from 0 up to 1")
+    if not 0 <= config.beta2 < 1:
+        raise ConfigError(f"--beta2 is from 0 up to 1, not {config.beta2}")
     if not 0 <= config.warmup_pct <= 1 or not 0 <= config.min_lr_ratio <= 1:
         raise ConfigError("--warmup_pct and --min_lr_ratio are parts of a whole: 0 to 1")
     if config.init and (config.resume_from_checkpoint or config.resume not in ("", "auto")):
