@@ -38,6 +38,8 @@ from rusty_r2.trace import ExecutionTrace, new_id
 
 Scorer = Callable[[ExecutionTrace], str]
 """what `:reward` shows; the rewards are another room, so the door brings it"""
+UNANSWERED = ("turns", "malformed", "repeats")
+"""ends of a request that nobody wanted and that no error has told of"""
 MOST_TURNS, KEPT_TURNS = 64, 16
 """a conversation longer than the first is cut to about the second; seldom, because it is then read again"""
 
@@ -101,7 +103,10 @@ def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None
 
         return json.dumps(trace.to_dict())
     if trace.ended != "done":
-        raise PolicyError(f"no answer: {trace.ended} after {len(trace.steps)} steps. Type: rusty chat")
+        steps = counted(len(trace.steps), "step")
+        raise PolicyError(
+            f"no answer: {trace.ended} after {steps}. Ask in other words, or talk it over: rusty chat"
+        )
     return None
 
 
@@ -209,7 +214,7 @@ class Talk:
     def _end(self, trace: ExecutionTrace, replies: list[Reply]) -> None:
         if trace.ended == "done":
             self.screen.answer(trace.answer)
-        elif trace.ended in ("turns", "malformed"):
+        elif trace.ended in UNANSWERED and not isinstance(self.config, AskConfig):  # `ask` says it at its end
             steps = counted(len(trace.steps), "step")
             self.screen.error(f"no answer after {steps} ({trace.ended}); say more, or :reset")
         if replies and self.screen.live:

@@ -97,6 +97,7 @@ class Workspace(Closing):
         """set it to end the command that runs now"""
         self.max_output, self.max_malformed = max_output, max_malformed
         self._dry, self._copies, self._malformed = False, True, 0
+        self._failed: tuple[Cmd | Edit, str] | None = None
         self._hidden: set[str] = set()
         self._box: Sandbox | None = None
         self._allow: Allow = "workspace"
@@ -139,7 +140,7 @@ class Workspace(Closing):
         if not self._dry:
             self.close()
         query = (options or {}).get("query", "")
-        self._malformed = 0
+        self._malformed, self._failed = 0, None
         self.cancel.clear()
         self.journal.begin(query)
         return query + self._named_files(query), {}
@@ -175,6 +176,10 @@ class Workspace(Closing):
             self.close()
             seen = "SYSTEM_MSG: the sandbox failed; this does not count."
             return seen, 0.0, False, True, self._info(masked=True, why=str(error))
+        before, self._failed = self._failed, None if ok else (action, seen)
+        if before is not None and before == self._failed:  # a third time would not help either
+            self.watcher.notice("the same again, and it failed in the same way: stopped")
+            return seen, 0.0, False, True, self._info(ok=False, ended="repeats")
         return seen, 0.0, False, False, self._info(ok=ok)
 
     def undo(self) -> Undone:

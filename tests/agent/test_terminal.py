@@ -264,6 +264,7 @@ def test_no_answer_is_an_error_of_one_line(folder, tmp_path):
     done = rusty("ask", "x", "--model", script(tmp_path, "uh", "uh", "uh"), "--workspace", folder)
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.rstrip().split("\n")[-1].startswith("rusty ask: no answer: malformed after 3 steps")
+    assert ":reset" not in done.stderr and done.stderr.count("no answer") == 1
 
 
 @pytest.mark.parametrize(

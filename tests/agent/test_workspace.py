@@ -89,6 +89,21 @@ def test_a_request_is_worked_on_and_undone(folder):
 
 
 @needs_ns
+def test_the_same_failure_twice_in_a_row_ends_it(folder):
+    with place(folder) as work:
+        check = Cmd("python3 check.py")
+        assert not do(work, check)[1]
+        do(work, Edit("total.py", "def total(xs):\n    return 7\n"))
+        assert not do(work, check)[1], "something was tried in between"
+        seen, over, info = do(work, check)
+        assert over and seen.startswith("exit 1") and info["ended"] == "repeats"
+        assert work.seen.told[-1].endswith("stopped")
+        work.reset(options={"query": "again"})
+        assert not do(work, check)[1]
+        assert not do(work, Cmd("true"))[1] and not do(work, Cmd("true"))[1], "success may be repeated"
+
+
+@needs_ns
 def test_commands_see_what_was_kept_and_caches_stay_out(folder):
     with place(folder) as work:
         do(work, Cmd("echo 1 > a"))
