@@ -39,27 +39,37 @@ _URL = re.compile(
     r"(?P<secret>[^\s/'\"]{1,256}(?=@)|[^\s@'\"]{1,256}(?=@))",
     re.I,
 )
-_BEARER = re.compile(r"(?P<before>\b(?:bearer|basic)\s+)(?P<secret>[A-Za-z0-9+/._~-]{12,}=*)", re.I)
-_TELLING = r"(?:passw(?:or)?d|passphrase|secret|token(?!i[sz])|(?:api|access|account)[_-]?key|credential)"
+_BEARER = re.compile(
+    r"(?P<before>\b(?:bearer|basic)\s+)"
+    r"(?=[A-Za-z+/._~-]*(?-i:\d|=|[a-z][A-Z]))"  # not a word, as in "basic simplification"
+    r"(?P<secret>[A-Za-z0-9+/._~-]{12,}=*)",
+    re.I,
+)
+_TELLING = (
+    r"(?:passw(?:or)?d|passphrase|secret|token(?!i[sz]|s\b|s_)|(?:api|access|account)[_-]?key|credential)"
+)
 _NAMED = re.compile(
     rf"""(?P<before>{_TELLING}[\w-]{{0,40}}\\{{0,3}}["']?\s*(?::|=|:=|\s--?\s)\s*)(?P<quote>\\{{0,3}}["']?)
         (?P<secret>(?:[^\s"',;)}}\]\\]|\\(?!["'nrt\\])){{6,512}})""",
     re.I | re.X,
 )
 _KEY = re.compile(rf"(?:.*[\W_])?(?:{_TELLING}|authorization)(?:[\W_]\w*)?", re.I | re.S)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ARGUMENT = re.compile(r"--?(?:password|passwd|token|api-key|secret)")
 _FLAG = re.compile(
     rf"""(?P<before>(?:^|\s){_ARGUMENT.pattern}[= ]\\{{0,3}}["']?)(?P<secret>[^\s"'\\-][^\s"'\\]{{3,256}})"""
 )
 _RANDOM = re.compile(r"(?<![A-Za-z0-9+/_=.-])[A-Za-z0-9+/_-]{32,512}={0,2}(?![A-Za-z0-9+/_=-])")
 _LOGIN = re.compile(
-    r"""(?P<before>\bcurl\s[^\n|;]{0,200}?(?:-u|--user)[= ]?\\{0,3}["']?[^\s:"'\\]{1,64}:)"""
-    r"""(?P<secret>[^\s"'\\]{4,256})"""
+    r"""(?P<before>\bcurl\s(?:[^\n|;]{0,200}?\s)?(?:-[a-zA-Z]{0,8}u\s?|--user[= ])"""
+    r"""\\{0,3}["']?[^\s:"'\\]{1,64}:)(?P<secret>[^\s"'\\]{4,256})"""
 )
 _PLACEHOLDER = re.compile(
-    r"^[\[<{$(]|\$[{(]|\.\.\.|x{4,}|\*{3}|your|example|changeme|^(?:none|null|true|false|os\.|self\.|get)",
+    r"^[\[<{$(]|\$[{(]|\.\.\.|\.\*|x{4,}|\*{3}|your|example|changeme"
+    r"|^(?:none|null|true|false|os\.|self\.|get)|^(?:password|passwd|token|secret)$",
     re.I,
 )
+_NAME = re.compile(rf"(?=\w*\.|\w*{_TELLING})[A-Za-z_]+(?:\.[A-Za-z_]+)*", re.I)
 
 
 def redact(text: str) -> tuple[str, int]:
@@ -74,7 +84,8 @@ def redact(text: str) -> tuple[str, int]:
         return f"{before}[redacted:{kind}]"
 
     def named(match: re.Match[str]) -> str:
-        found = _looks_secret(match["secret"])
+        code = not match["quote"] and _NAME.fullmatch(match["secret"])  # self.token = access.token
+        found = not code and _looks_secret(match["secret"])
         return cut("named", match["before"] + match["quote"]) if found else match[0]
 
     def flag(match: re.Match[str]) -> str:
@@ -94,7 +105,7 @@ def redact(text: str) -> tuple[str, int]:
 def redact_all(value: Any, key: Any = "") -> tuple[Any, int]:
     """The same for every string in plain data (dicts, lists, tuples), keys excepted; `key` is its name."""
     if isinstance(value, str):
-        named = isinstance(key, str) and _KEY.fullmatch(key) and not re.search(r"\s", value)
+        named = isinstance(key, str) and _KEY.fullmatch(_HUMP.sub("_", key)) and not re.search(r"\s", value)
         return ("[redacted:named]", 1) if named and _looks_secret(value) else redact(value)
     if isinstance(value, dict):
         parts = {name: redact_all(item, name) for name, item in value.items()}
@@ -121,6 +132,7 @@ def _looks_secret(value: str) -> bool:
 
 
 def _looks_random(value: str) -> bool:
-    """Without a name: upper, lower and digits, more bits a character than hexadecimal can have."""
+    """Without a name: upper, lower and digits in a long run, more bits each than hexadecimal can have."""
     kinds = (re.search(r"[A-Z]", value), re.search(r"[a-z]", value), re.search(r"[0-9]", value))
-    return all(kinds) and entropy(value) > 4.3 and "/" not in value[:1]
+    longest = max(map(len, re.split(r"[/_-]", value)))  # words in a row, as in OWNER/MODEL-7B-Name, are short
+    return all(kinds) and entropy(value) > 4.3 and longest >= 16

@@ -141,6 +141,7 @@ PEM = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEow\nabc\n-----END RSA PRIVATE "
         ("curl -s -u bob:hunter22 https://host/x", "hunter22"),
         ("PASSWORD=P@$$w0rd1", "w0rd1"),
         ("password: hunter22getaway", "hunter22getaway"),
+        ("curl -su bob:hunter22 https://host/x", "hunter22"),
         ("AccountKey=abcd1234/abcd1234+abcd1234==", "abcd1234+abcd1234"),
     ],
 )
@@ -169,6 +170,14 @@ def test_secrets_are_cut_out_and_counted(text, secret):
         "password = auth[2] if auth else ''",
         "tokens: Sequence[Sequence[int]], token_ids: list[list[int]]",
         "docker run -u 1000:1000 image",
+        "curl https://api-us.host:8443/v1 --url=http://localhost:8080/",
+        "mysql --user=user --password=password database",
+        "sed -i 's/^api_key=.*/api_key=527/' monitor.conf",
+        "generate(max_new_tokens=config.max_new_tokens, pad_token_id=tokenizer.eos_token_id)",
+        "self.access_token = access_token",
+        "rate = (tokens - tokens_then) / elapsed",
+        "the Basic Multilingual Plane",
+        "base_model: HuggingFaceTB/SmolLM2-135M-Instruct",
     ],
 )
 def test_ordinary_text_survives(text):
@@ -217,6 +226,7 @@ def test_a_secret_in_a_reply_is_cut_out_and_the_reply_stays_the_same_action(acti
     [
         ({"password": "hunter22-x"}, "hunter22"),
         ({"env": {"DB_PASSWORD": "hunter22-x"}}, "hunter22"),
+        ({"clientSecret": "hunter22-x", "maxTokens": "12-34-56"}, "hunter22"),
         ({"headers": {"x-api-key": "0123456789abcdef"}}, "0123456789abcdef"),
         ({"Authorization": "dXNlcjpodW50ZXIyMg=="}, "dXNlcjpodW50ZXIyMg"),
         ({"argv": ["mysql", "--password", "hunter22-x"]}, "hunter22"),
