@@ -89,7 +89,7 @@ def promote(config: PromoteConfig) -> str:
     registry = Registry()
     made = registry.promote(config.name, config.version)
     model = registry.resolve(config.name)
-    return f"{made.label} is in use\n{model.path}\nnext: rusty chat --model {model.address}"
+    return f"{made.label} is in use\n{model.path}\nnext: rusty chat --model {made.name}"
 
 
 @dataclass(frozen=True)
@@ -241,9 +241,16 @@ def _one(registry: Registry, name: str) -> str:
             f"{k} {_short(v)}" for k, v in event.items() if k not in ("at", "what", "version", "said")
         )
         lines.append(f"  {event['at']}  {event['what']} @{event['version']}  {more}".rstrip())
-    return "\n".join(
-        [*lines, f"next: rusty models rollback {name}" if current else f"next: rusty models promote {name}"]
-    )
+    return "\n".join([*lines, f"next: {_after(registry, name)}"])
+
+
+def _after(registry: Registry, name: str) -> str:
+    """What to type once a model was looked at; nothing that would be refused."""
+    current, earlier = registry.pointer(name)
+    if current is not None:
+        return f"rusty models rollback {name}" if earlier else f"rusty chat --model {name}"
+    refused = _gate(registry.version(name)) in ("worse", "failed")
+    return f"rusty loop --name {name}" if refused else f"rusty models promote {name}"
 
 
 def _gate(version: Version) -> str:

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -223,7 +224,12 @@ def test_gc_keeps_what_is_needed_and_every_record(registry, tmp_path, capsys):
         add(registry, tmp_path, salt)
         registry.promote("agent")
     refused = tiny_gguf(tmp_path / "5.gguf", salt="5")
-    registry.add("agent", refused, gate=Gate(True, files.digest(refused), worse=True))
+    for name in ("agent", "other"):
+        registry.add(name, refused, gate=Gate(True, files.digest(refused), worse=True))
+        assert cli.main(["models", name]) == 0
+    after = [line for line in capsys.readouterr().out.splitlines() if line.startswith("next: ")]
+    assert after == ["next: rusty models rollback agent", "next: rusty loop --name other"]
+    shutil.rmtree(registry.root / "other")
     assert cli.main(["models", "gc", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "agent@1" in said and "agent@2" in said and "agent@5" in said and "agent@4" not in said
@@ -273,8 +279,7 @@ def test_the_commands_from_file_to_rollback(tmp_path, capsys):
         path = checked(tiny_gguf(tmp_path / f"{salt}.gguf", salt=salt))
         assert rusty("models", "add", str(path), "--name", "agent", "--base", "smollm2") == 0
         assert rusty("models", "promote", "agent") == 0
-    address = Registry().resolve("agent").address
-    assert capsys.readouterr().out.splitlines()[-1] == f"next: rusty chat --model {address}"
+    assert capsys.readouterr().out.splitlines()[-1] == "next: rusty chat --model agent"
     assert rusty("models") == 0
     table = capsys.readouterr().out
     assert "agent" in table and "@2" in table and "smollm2" in table and "green" in table

@@ -5,6 +5,7 @@ rusty                     the model that ships with the package, or the newest o
 runs/ppo-7  runs/kto-2    a run folder (its best/ or newest checkpoint), or a checkpoint folder
 script:FILE               replies read from a file, one a line
 hf:NAME  gguf:PATH        a borrowed model through transformers or llama.cpp; hf:smollm2 needs no network
+smollm2                   the same as hf:smollm2
 ollama:NAME  http://…     a model behind a server
 
 The kinds that are not ours live in modules of their own, loaded when their word is said; each offers
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from rusty_r2.agent.policy import Policy, ScriptedPolicy
 from rusty_r2.errors import PolicyError
+from rusty_r2.lm import smollm2
 from rusty_r2.registry import Registry
 from rusty_r2.run import newest
 
@@ -54,7 +56,7 @@ class MindOptions:
 
 def open_policy(address: str, options: MindOptions | None = None) -> Policy:
     """The mind at `address`. PolicyError, in one line, where there is none."""
-    options = options or MindOptions()
+    options, address = options or MindOptions(), meant(address)
     kind, colon, rest = address.partition(":")
     if kind == "script" and colon:
         return _script(Path(rest))
@@ -65,6 +67,13 @@ def open_policy(address: str, options: MindOptions | None = None) -> Policy:
     if not Path(address).expanduser().exists() and address.partition("@")[0] in (kept := Registry()).names():
         return open_policy(kept.resolve(address).address, options)
     return _ours(address, find(address), options)
+
+
+def meant(address: str) -> str:
+    """The address that is meant: hf:smollm2 by its short word, where nothing else has that name."""
+    if address != smollm2.NAME or Path(address).exists() or address in Registry().names():
+        return address
+    return f"hf:{address}"
 
 
 def find(address: str) -> Path:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rusty_r2.agent.address import ELSEWHERE, MindOptions, borrowed, find, open_policy
+from rusty_r2.agent.address import ELSEWHERE, MindOptions, borrowed, find, meant, open_policy
 from rusty_r2.agent.policy import Policy
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.agent.rollout import begin, rollout
@@ -85,6 +85,7 @@ class Mind(Protocol):
 
 
 def open_mind(address: str, *, device: str = "cpu", batch: int = 64) -> Mind:
+    address = meant(address)
     kind, colon, rest = address.partition(":")
     folder = None if colon else borrowed(Path(address).expanduser())
     if (kind == "hf" and colon) or folder is not None:

@@ -109,8 +109,8 @@ def predictions(llama: Llama, source: Source, quantization: str, positions: int,
         kls.append(divergence(row, theirs))
     agreement, kl, bound = Rate(sum(same), len(same)), float(np.mean(kls)), BOUNDS[quantization]
     said = (
-        f"next word the same {agreement} at {len(places)} places (at least {bound.agreement:.0%}), "
-        f"KL {kl:.2g} nats (at most {bound.kl:g})"
+        f"next word the same {agreement} at {len(places)} places "
+        f"(the interval must reach {bound.agreement:.0%}), KL {kl:.2g} nats (at most {bound.kl:g})"
     )
     good = agreement.high >= bound.agreement and kl <= bound.kl
     measured = {"agreement": agreement.share, "kl": kl, "places": float(len(places))}

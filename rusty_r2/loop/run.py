@@ -57,7 +57,7 @@ def loop(config: LoopConfig) -> str:
     done = go(config)
     if done.promoted:
         said = f"{done.label} is better or as good, and in use"
-        after = f"rusty chat --model {Registry().resolve(config.name).address}"
+        after = f"rusty chat --model {config.name}"
     else:
         kept = f"{done.in_use} stays in use" if done.in_use else "nothing is in use"
         said = f"{done.label} is refused: {'; '.join(done.reasons)}\n{kept}"

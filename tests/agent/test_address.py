@@ -78,6 +78,16 @@ def test_what_cannot_be_found_is_one_line(line, problem, monkeypatch, tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_the_base_models_short_word_is_an_address(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert [address.meant(word) for word in ("smollm2", "rusty")] == ["hf:smollm2", "rusty"]
+    monkeypatch.setitem(address.ELSEWHERE, "hf", "not_there_yet")
+    with pytest.raises(PolicyError, match="cannot open hf: addresses"):
+        open_policy("smollm2")
+    (tmp_path / "smollm2").mkdir()
+    assert address.meant("smollm2") == "smollm2", "a folder of that name is meant"
+
+
 def test_a_kind_this_version_does_not_have(monkeypatch):
     monkeypatch.setitem(address.ELSEWHERE, "hf", "not_there_yet")
     with pytest.raises(PolicyError, match="cannot open hf: addresses"):
