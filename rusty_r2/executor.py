@@ -35,14 +35,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-DIED = "a worker process died (out of memory, or killed). Try fewer: --workers 1"
-
-
 class WorkerError(RustyError):
     """A worker process died; the work itself did not fail."""
 
-    def __init__(self, said: str = DIED) -> None:
-        super().__init__(said)
+    def __init__(self, fewer: str = "--workers 1") -> None:
+        super().__init__(f"a worker process died (out of memory, or killed). Try fewer: {fewer}")
 
 
 class Executor(Protocol):
@@ -86,7 +83,7 @@ class LocalExecutor(Closing):
             return [function(item) for item in asked]
         if self._pool is None:
             # a plain fork of a process with threads (torch, the gym) can hang; a fork server has none
-            self._pool = ProcessPoolExecutor(self.workers, get_context("forkserver"), _follow)
+            self._pool = ProcessPoolExecutor(self.workers, get_context("forkserver"), follow)
         calls = [_Call(function, item) for item in asked]
         try:
             return _opened(self._pool.map(_carry_out, calls, chunksize=_chunk(len(asked), self.workers)))
@@ -103,11 +100,18 @@ class LocalExecutor(Closing):
 class Processes(Closing):
     """Processes of this machine for a stream of items, of which only a few are read ahead of the results.
 
-    Spawned, not forked: a tokenizer's threads must not be copied. `begin(*given)` runs first in each.
+    Spawned, not forked: a tokenizer's threads must not be copied. `begin(*given)` runs first in each; `fewer`
+    is what to type where one dies.
     """
 
-    def __init__(self, workers: int, begin: Callable[..., None] | None = None, *given: Any) -> None:
-        self.workers = workers
+    def __init__(
+        self,
+        workers: int,
+        begin: Callable[..., None] | None = None,
+        *given: Any,
+        fewer: str = "--workers 1",
+    ) -> None:
+        self.workers, self.fewer = workers, fewer
         self._pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (begin, given))
 
     def stream(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
@@ -121,7 +125,7 @@ class Processes(Closing):
             while ahead:
                 yield from _opened([ahead.popleft().result()])
         except BrokenProcessPool as error:
-            raise WorkerError from error
+            raise WorkerError(self.fewer) from error
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -171,7 +175,7 @@ def _join(ray: Any, address: str, workers: int) -> None:
         ) from error
 
 
-def _follow() -> None:
+def follow() -> None:
     """In a worker: end when the process that wanted it is gone, even killed."""
     parent = parent_process()
     if parent is not None:
@@ -185,7 +189,7 @@ def _follow() -> None:
 
 def _begin(begin: Callable[..., None] | None, given: Sequence[Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this one
-    _follow()
+    follow()
     if begin is not None:
         begin(*given)
 

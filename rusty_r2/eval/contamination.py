@@ -135,7 +135,7 @@ def _everywhere(search: Search, jobs: Iterator[Job], workers: int) -> Iterator[s
     if workers == 1 or len(few) < FEW:
         yield from map(search, chain(few, jobs))
         return
-    with Processes(workers, _begin, search) as pool:
+    with Processes(workers, _begin, search, fewer="one --trained-on at a time") as pool:
         yield from pool.stream(_look, chain(few, jobs))
 
 

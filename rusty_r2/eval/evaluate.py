@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
 
@@ -30,6 +31,7 @@ from rusty_r2.eval import code, commands, contamination, picture, safety, table
 from rusty_r2.eval.figures import Figure, absent
 from rusty_r2.eval.job import EvalConfig, Job, take
 from rusty_r2.eval.mind import open_mind
+from rusty_r2.executor import WorkerError, follow
 
 LONG = ("gym", "commands", "code", "actions", "text", "safety")
 """measures that may run beside others, the longest first; speed is measured alone"""
@@ -69,10 +71,14 @@ def side_by_side(config: EvalConfig) -> dict[tuple[str, str], float]:
         return {}
     with ProcessPoolExecutor(workers, get_context("spawn"), _share_cores, (workers,)) as pool:
         took = [pool.submit(_alone, config, address, name) for address, name in todo]
-        return {each: future.result() for each, future in zip(todo, took, strict=True)}
+        try:
+            return {each: future.result() for each, future in zip(todo, took, strict=True)}
+        except BrokenProcessPool as error:
+            raise WorkerError("--jobs 1") from error
 
 
 def _share_cores(workers: int) -> None:
+    follow()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
 
 
