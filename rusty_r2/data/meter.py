@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 IN_A_LOG_S = 30.0
 """seconds between two lines where nobody is looking"""
-LOOKED_AT_S = 0.1
 
 
 class Meter:
@@ -31,19 +30,16 @@ class Meter:
         self._bars = Progress(*columns, console=console, disable=not self._seen, transient=True)
         self._bars.__enter__()
         self._task = self._bars.add_task("reading", total=None)
-        self._due = time.monotonic() + (0.0 if self._seen else IN_A_LOG_S)
+        self._due = time.monotonic() + IN_A_LOG_S
         return self
 
     def __exit__(self, *why: Any) -> None:
         self._bars.__exit__(*why)
 
     def show(self, text: str) -> None:
-        if time.monotonic() < self._due:
-            return
-        self._due = time.monotonic() + (LOOKED_AT_S if self._seen else IN_A_LOG_S)
-        if self._seen:
-            self._bars.update(self._task, description=text)
-        else:
+        self._bars.update(self._task, description=text)
+        if not self._seen and time.monotonic() >= self._due:
+            self._due = time.monotonic() + IN_A_LOG_S
             print(text, file=sys.stderr, flush=True)
 
     def track(self, items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:

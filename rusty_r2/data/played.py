@@ -18,7 +18,7 @@ from functools import partial
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.data import voice
 from rusty_r2.data.episode import Episode, Turn, ask, say
-from rusty_r2.errors import DataError, ProtocolError, SandboxError
+from rusty_r2.errors import DataError, ProtocolError
 from rusty_r2.gym.env import CodingEnv, EnvConfig, asks, opening
 from rusty_r2.gym.families import mutate
 from rusty_r2.gym.farm import WORTH, Farm, open_envs
@@ -62,6 +62,10 @@ class Chances:
     def among(cls, some: Shown) -> Chances:
         """The usual ones, with faults of families that are demonstrated alone."""
         return cls(faults=tuple(way for name, way in MUTATIONS.items() if some.has(name)))
+
+
+class Spoilt(Exception):
+    """The sandbox of an episode, or its process, failed: what came of it does not count."""
 
 
 Line = Generator[None, Step, Episode | None]
@@ -133,7 +137,7 @@ def _line(attempt: Callable[..., Line], key: str, ways: tuple[Chances, Chances])
         rng = random.Random(key)
         try:
             return (yield from attempt(rng, ways[0])) or (yield from attempt(rng, ways[1]))
-        except SandboxError:
+        except Spoilt:
             continue  # from the beginning: what came of it must not depend on the machine
     return None
 
@@ -158,7 +162,7 @@ def _attempt(
         envs.submit(slot, turn[1])
         step = yield
         if step.info["masked"]:
-            raise SandboxError(step.info["why"])
+            raise Spoilt(step.info["why"])
         turns += [turn, ("observation", step.observation)]
     if step is None or not step.info["passed"]:
         return None

@@ -18,7 +18,7 @@ from rusty_r2.data.episode import Episode, ask, from_record, read
 from rusty_r2.data.episodes import EpisodesConfig, Pools, build
 from rusty_r2.data.functions import functions
 from rusty_r2.data.played import MUTATIONS, Chances, malformed, play, repairs
-from rusty_r2.errors import DataError, ProtocolError
+from rusty_r2.errors import DataError, ProtocolError, SandboxError
 from rusty_r2.gym import catalog, farm
 from rusty_r2.gym.env import CodingEnv, EnvConfig, opening
 from rusty_r2.gym.families import FAMILIES
@@ -139,7 +139,16 @@ def test_processes_play_what_threads_play_even_where_one_dies(
     first = next(made)
     opened[0].hands[0].process.kill()
     assert [first, *made] == expected
-    assert capfd.readouterr().err == ("a process of the gym died (exit status -9); another takes its place\n")
+    assert capfd.readouterr().err == "a process of the gym died (exit status -9); another takes its place\n"
+    monkeypatch.setattr(farm, "DEATHS", 0)
+    opened.clear()
+    made = play(tasks, seed=0, source="gym", workers=2)
+    next(made)
+    for hand in opened[0].hands:
+        hand.process.kill()
+        hand.process.wait()
+    with pytest.raises(SandboxError, match="have died"):
+        list(made)
 
 
 @pytest.mark.parametrize("chance", ["malformed", "early", "wrong"])
