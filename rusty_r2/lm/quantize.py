@@ -244,7 +244,8 @@ def save(folder_in: Path, folder_out: Path, *, weights: str = "int8") -> Path:
     path = write(
         folder_out / f"model.{weights}.safetensors", stored, {"format": "rusty-r2", "weights": weights}
     )
-    path.with_name(patch.PATCH).unlink(missing_ok=True)  # it belonged to the weights that were here
+    if path.name == patch.WEIGHTS:
+        path.with_name(patch.PATCH).unlink(missing_ok=True)  # it belonged to the weights that were here
     if folder_out.resolve() != folder_in.resolve():
         for beside in _BESIDE:
             if (folder_in / beside).is_file():

@@ -85,6 +85,8 @@ def test_training_goes_on_from_the_patched_weights(tmp_path):
 
 
 def test_new_weights_in_a_folder_take_its_patch_away(made, patched):
+    quantize.save(patched, patched, weights="int4")
+    assert (patched / patch.PATCH).exists(), "it belongs to the 8-bit weights"
     quantize.save(patched, patched)
     assert not (patched / patch.PATCH).exists()
     ours, theirs = quantize.arrays(patched), quantize.arrays(made[1])
