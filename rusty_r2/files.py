@@ -3,7 +3,8 @@
 
 `write` does it for one file, `whole_folder` for a folder with a checksum of everything in it, and
 `verify` tells whether such a folder is still what was written. A process killed at any moment
-leaves at most a `.tmp-…` name behind, which nothing here ever reads and the next try takes away.
+leaves at most a `.tmp-…` name behind, which nothing here ever reads; the next try for the same folder takes
+it away.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ class LoopConfig:
         for name in COUNTS:
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"--{name} cannot be negative")
-        if self.positions < 8 or not 0 <= self.eval_share < 1 or self.max_rows == 0:
+        rows = 1 if self.max_rows is None else self.max_rows
+        if self.positions < 8 or not 0 <= self.eval_share < 1 or rows < 1:
             raise ConfigError("--positions is 8 or more, --eval-share 0 up to 1, --max-rows 1 or more")
         if self.own and self.method not in ("sft", "ppo"):
             raise ConfigError(f"our own model learns by sft or ppo, not {self.method}. Type: --method sft")

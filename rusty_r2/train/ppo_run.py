@@ -366,7 +366,8 @@ class Training:
             ) from error
         if (known := state.get("replay", "")) != self._replayed():
             raise ConfigError(
-                f"{folder} cannot be resumed: its replay was {known!a} and is {self._replayed()!a} now"
+                f"{folder} cannot be resumed: its replay was {known!a} and is {self._replayed()!a} now. "
+                "Name the same --replay, or start in another folder"
             )
         self.done, self.best, self.first_score = state["done"], state["best"], state["first"]
         self.curriculum.load_state_dict(state["curriculum"])

@@ -46,7 +46,8 @@ def restore(trainer: Trainer, folder: Path, *, facts: dict[str, Any]) -> None:
     for key, now in {"rows": trainer.rows, **facts}.items():
         if known.get(key) != now:
             raise ConfigError(
-                f"{folder} cannot be resumed: its {key} was {known.get(key)!a} and is {now!a} now"
+                f"{folder} cannot be resumed: its {key} was {known.get(key)!a} and is {now!a} now. "
+                "Repeat it, or start in another folder"
             )
     tensors = need("safetensors.torch", extra="train").load_file(folder / TENSORS)
     own = {name: tensors.pop(f"trainer/{name}", None) for name in ("window", "random", "carried")}

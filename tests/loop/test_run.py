@@ -36,6 +36,7 @@ STAGES = ("collect", "reward", "rows", "train", "merge", "export", "gate", "prom
         ({"tasks": -1}, "--tasks cannot be negative"),
         ({"positions": 0}, "--positions is 8 or more"),
         ({"max_rows": 0}, "--max-rows 1 or more"),
+        ({"max_rows": -1}, "--max-rows 1 or more"),
     ],
 )
 def test_options_that_contradict_each_other(options, why):
