@@ -253,13 +253,13 @@ def test_keys_that_only_sound_like_secrets_hide_nothing():
 
 def test_redaction_is_linear_in_its_input():
     for text in (
-        "a" * 300_000,
-        "password " * 30_000,
-        "https://" * 30_000,
-        "-----BEGIN PRIVATE KEY-----" * 3_000,
-        "=" * 200_000,
-        "password=" + "\\" * 200_000,
-        "curl -u " * 30_000,
-        "ftp://a:" + "@" * 200_000,
+        "a" * 100_000,
+        "password " * 10_000,
+        "https://" * 10_000,
+        "-----BEGIN PRIVATE KEY-----" * 1_000,
+        "=" * 70_000,
+        "password=" + "\\" * 70_000,
+        "curl -u " * 10_000,
+        "ftp://a:" + "@" * 70_000,
     ):
         redact(text)
