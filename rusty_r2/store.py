@@ -140,6 +140,16 @@ class TraceStore(Closing):
             changed = sa.update(TRACES).where(TRACES.c.trace_id == trace_id)
             connection.execute(changed.values(**current, labeled_by=who, labeled_at=at))
 
+    def take_back(self, before: ExecutionTrace, *, who: str) -> None:
+        """Undo a label of `who`: the one in `before` holds again, or what somebody else said since."""
+        found = self.get(before.trace_id)
+        self.label(before.trace_id, None, note="undone", who=who)
+        said = before if found.labeled_by == who else found
+        if said.label is not None:
+            by_hand = said.manual_review or not said.labeled_by
+            note, author = said.review_notes, said.labeled_by
+            self.label(said.trace_id, said.label, note=note, who=author, manual=by_hand)
+
     def labels(self, trace_id: str) -> list[dict[str, Any]]:
         """Every label a trace was given, oldest first."""
         asked = sa.select(LABELS).where(LABELS.c.trace_id == trace_id).order_by(LABELS.c.number)

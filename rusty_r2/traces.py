@@ -242,7 +242,7 @@ class Sitting:
             pressed = self.key()
             if pressed == "u" and given:
                 at = given.pop()
-                self._undo(self.queue[at])
+                self.store.take_back(self.queue[at], who=self.who)
             elif pressed in ("q", "") or at == len(self.queue):
                 break
             elif pressed == "c":
@@ -259,14 +259,6 @@ class Sitting:
                 continue
             self._show(at)
         return len(given)
-
-    def _undo(self, before: ExecutionTrace) -> None:
-        """Give a trace back the label it had in the queue, if it had one."""
-        self.store.label(before.trace_id, None, note="undone", who=self.who)
-        if before.label is not None:
-            by_hand = before.manual_review or not before.labeled_by
-            note, who = before.review_notes, before.labeled_by
-            self.store.label(before.trace_id, before.label, note=note, who=who, manual=by_hand)
 
     def _show(self, at: int) -> None:
         if at < len(self.queue):

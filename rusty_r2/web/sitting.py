@@ -72,28 +72,18 @@ class Sitting:
             self._done(Given(self.store.get(trace_id), skipped=True))
 
     def undo(self) -> str | None:
-        """Take the last key back; returns the trace it was about. What others said since stays said."""
+        """Take the last key back; returns the trace it was about."""
         with self._lock:
             if not self.given:
                 return None
             last = self.given.pop()
             before = last.before
             if not last.skipped:
-                found = self.store.get(before.trace_id)
-                self.store.label(before.trace_id, None, note="undone", who=self.who)
+                self.store.take_back(before, who=self.who)
                 self.labelled -= 1
-                self._restore(before if found.labeled_by == self.who else found)
             self._passed.discard(before.trace_id)
             self._queue.insert(0, before.trace_id)
             return before.trace_id
-
-    def _restore(self, before: ExecutionTrace) -> None:
-        if before.label is None:
-            return
-        by_hand = before.manual_review or not before.labeled_by
-        self.store.label(
-            before.trace_id, before.label, note=before.review_notes, who=before.labeled_by, manual=by_hand
-        )
 
     def _done(self, given: Given) -> None:
         self.given.append(given)
