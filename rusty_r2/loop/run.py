@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rusty_r2 import files
+from rusty_r2.agent.telling import counted
 from rusty_r2.config import resolved
+from rusty_r2.hardware import EFFECTIVE_BATCH
 from rusty_r2.loop import demo, gathering
 from rusty_r2.loop.config import LoopConfig
 from rusty_r2.loop.gate import questions
@@ -31,6 +33,8 @@ from rusty_r2.registry import Gate, Registry, RegistryError
 from rusty_r2.store import without_password
 
 FINISHED = "finished.json"
+FEW_STEPS = 5
+"""fewer hardly change a model, and the gate takes minutes all the same"""
 LEARNS = ("max_steps", "learning_rate", "batch_size", "accumulate", "max_length", "lora_r", "seed")
 
 
@@ -87,7 +91,7 @@ def go(config: LoopConfig, *, registry: Registry | None = None, mind: Mind | Non
         options = {name: getattr(config, name) for name in LEARNS}
         trained = stages.run(
             "train", {"rows": rows.digest, "base": config.base, "method": config.method, **options},
-            lambda at: mind.train(at, rows.outputs[0]),
+            lambda at: _train(mind, at, rows, config),
         )  # fmt: skip
         run = trained.output
         merged = stages.run("merge", {"run": trained.digest}, lambda at: mind.merge(at, run))
@@ -156,6 +160,21 @@ def _address(config: LoopConfig) -> str:
     return config.base if config.own else f"hf:{config.base}"
 
 
+def _train(mind: Mind, folder: Path, rows: Done, config: LoopConfig) -> Made:
+    """The longest stages begin here, so what is hardly worth them is said now."""
+    from rusty_r2.train.progress import as_a_stage
+
+    count = rows.facts["rows"]
+    steps = -(-count // max(config.batch_size * config.accumulate or EFFECTIVE_BATCH, config.batch_size))
+    if config.method in ("kto", "sft", "dpo") and not (config.own or config.max_steps) and steps < FEW_STEPS:
+        _say(
+            f"   {counted(count, 'row')} make {counted(steps, 'step')} of training, which changes little. "
+            f"More traces or labels: rusty web, --play 100; more passes over these: --max-steps 20"
+        )
+    with as_a_stage():
+        return mind.train(folder, rows.outputs[0])
+
+
 def _promote(
     config: LoopConfig, registry: Registry, exported: Done, tried: dict[str, Any], done: list[Done]
 ) -> Made:
@@ -179,11 +198,13 @@ def _promote(
         lineage=_lineage(config, done),
         scores={**scores, "compared with": facts["gate"]["against"]},
     )
+    promoted, why = False, "" if gate.reasons else _doubt(facts["train"], config.name)
     try:
-        registry.promote(config.name, made.number)
-        promoted, why = True, ""
+        if not why:
+            registry.promote(config.name, made.number)
+            promoted = True
     except RegistryError as error:
-        promoted, why = False, str(error)
+        why = str(error)
     reasons = list(gate.reasons) or ([why] if why else [])
     return Made(
         {
@@ -194,6 +215,15 @@ def _promote(
             "before": before.label if before and before.number != made.number else "",
         }
     )
+
+
+def _doubt(trained: dict[str, Any], name: str) -> str:
+    """Why a candidate with a green gate is left to a person; empty where it is not."""
+    compared = trained.get("before_after") or {}
+    if not compared.get("too_few"):
+        return ""
+    rows = f"its own {compared['rows']} held-out rows: below its base, but so few cannot tell"
+    return f"{rows}. If you want it: rusty models promote {name}"
 
 
 def _lineage(config: LoopConfig, done: list[Done]) -> dict[str, Any]:

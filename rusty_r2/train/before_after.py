@@ -4,7 +4,8 @@
 Every held-out completion gets its mean log-probability a token from both. What is compared depends on the
 rows: how much likelier the good ones are than the bad ones (KTO, DPO), or how well the completions are
 foreseen (SFT). Intervals are bootstraps over rows, and the change is paired: both are read on the same drawn
-rows. A result below its base is marked `worse` in run.json, and is not to be promoted.
+rows. A result surely below its base is marked `worse` in run.json, and is not to be promoted; one that is
+below on too few rows to tell is promoted by a person only.
 """
 
 from __future__ import annotations
@@ -80,7 +81,13 @@ class Comparison:
 
     @property
     def worse(self) -> bool:
-        return not self.lines[0].gain >= 0  # also where it is no number at all
+        """Surely below the base, or no number at all."""
+        return math.isnan(self.lines[0].gain) or (self.lines[0].sure and self.lines[0].gain < 0)
+
+    @property
+    def too_few(self) -> bool:
+        """Below the base, on too few rows to tell whether that is chance."""
+        return not self.worse and not self.lines[0].enough and self.lines[0].gain < 0
 
     @property
     def lost(self) -> list[str]:
@@ -96,6 +103,7 @@ class Comparison:
             "rows": self.rows,
             "held_out": self.held_out,
             "sure": self.lines[0].sure,
+            "too_few": self.too_few,
             "lost": self.lost,
             **numbers,
         }
@@ -109,9 +117,10 @@ class Comparison:
             for line in self.lines
         ]
         same = self.lines[0].gain == 0
-        verdict = "worse than" if self.worse else "as good as" if same else "better than"
-        chance = "no more than chance would make it" if self.lines[0].enough else "so few rows say little"
-        doubt = "" if same or self.lines[0].sure else f", but {chance}"
+        above = "better than" if self.lines[0].gain > 0 else "below"
+        verdict = "worse than" if self.worse else "as good as" if same else above
+        chance = "no more than chance would make it" if self.lines[0].enough else "so few rows cannot tell"
+        doubt = "" if same or self.worse or self.lines[0].sure else f", but {chance}"
         doubt += f"; {' and '.join(self.lost)} got worse: play before you trust it" if self.lost else ""
         return "\n".join([head, *body, f"by {self.lines[0].name} the result is {verdict} its base{doubt}"])
 

@@ -30,7 +30,7 @@ from rusty_r2.run import Run, checkpoints, newest
 from rusty_r2.train.distributed import World
 from rusty_r2.train.loop import Stop
 from rusty_r2.train.lora import MAY_CHANGE, LoraOptions
-from rusty_r2.train.progress import Progress
+from rusty_r2.train.progress import Progress, fitting
 
 NAMES = {
     "loss": "loss/train",
@@ -166,9 +166,9 @@ def _but_place(fact: Any) -> Any:
 
 def say(world: World, text: str) -> None:
     """A line to a person, from the first process only."""
-    if world.first:
+    if world.first and (said := fitting(text)):
         with contextlib.suppress(OSError):  # nobody reads any more
-            print(text, file=sys.stderr, flush=True)
+            print(said, file=sys.stderr, flush=True)
 
 
 def fit(

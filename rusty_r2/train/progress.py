@@ -11,12 +11,32 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TextIO
 
 PLAIN_EVERY = 5.0
 """seconds between two lines where nothing can be rewritten"""
 REMEMBER = 8
 """reports over which the speed is taken: a pause for evaluation is soon forgotten"""
+_a_stage: ContextVar[bool] = ContextVar("a_stage", default=False)
+
+
+@contextmanager
+def as_a_stage() -> Iterator[None]:
+    """Training as a part of a larger command, which says itself what comes next."""
+    before = _a_stage.set(True)
+    try:
+        yield
+    finally:
+        _a_stage.reset(before)
+
+
+def fitting(text: str) -> str:
+    """What is to be said here: a stage does not name the next command."""
+    lines = text.split("\n")
+    return "\n".join(line for line in lines if not (_a_stage.get() and line.startswith("next: ")))
 
 
 class Progress:
@@ -59,7 +79,8 @@ class Progress:
     def say(self, text: str) -> None:
         """A line that stays."""
         self._clear()
-        self._write(text + "\n")
+        if said := fitting(text):
+            self._write(said + "\n")
 
     def close(self) -> None:
         if self._live and self._width:

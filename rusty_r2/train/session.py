@@ -196,7 +196,7 @@ class Session:
         if self.run is not None and self.config.sample_tokens:
             text = self._sample(held_out.source)
             self.run.text(self.trainer.step, "sample", text)
-            self.progress.say(text)
+            self.progress.say(f"held-out text ▸ how it goes on: {text}")
 
     def _sample(self, source: Source) -> str:
         """What the model makes of the beginning of a held-out row, or of the request in it."""

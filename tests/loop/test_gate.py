@@ -4,9 +4,14 @@ import pytest
 
 from rusty_r2 import files
 from rusty_r2.errors import ConfigError
-from rusty_r2.loop import gate
+from rusty_r2.loop import demo, gate
+from rusty_r2.loop.config import LoopConfig
+from rusty_r2.loop.run import go
+from rusty_r2.loop.stages import Made
+from rusty_r2.registry import Registry
+from rusty_r2.train.progress import Progress
 
-from .helpers import helper
+from .helpers import LightMind, helper
 
 
 @pytest.mark.parametrize(
@@ -28,6 +33,23 @@ def test_worse_is_more_than_chance():
     assert gate.conclude("x", run={"worse": True}).reasons == ("its own held-out rows: worse than its base",)
     assert gate.conclude("x", run={"compared": "worse"}).worse
     assert not gate.conclude("x", file_problems=["tokens differ"]).passed
+
+
+def test_few_rows_are_said_before_training_and_what_they_cannot_tell_is_left_to_a_person(tmp_path, capsys):
+    class Doubtful(LightMind):
+        def train(self, folder, rows):
+            Progress(1).say("after: 1 of 2\nnext: rusty train merge run")
+            return Made({"before_after": {"too_few": True, "rows": 2}}, super().train(folder, rows).outputs)
+
+    source = demo.write(tmp_path, "demo")
+    done = go(LoopConfig(source=source, out=tmp_path / "loop", max_rows=8), mind=Doubtful())
+    said = capsys.readouterr().err
+    assert "of training, which changes little" in said and said.index("--max-steps") < said.index("after: 1")
+    assert "next: " not in said, "only the command that was typed says what comes next"
+    assert not done.promoted and done.in_use == "" and "so few cannot tell" in done.reasons[0]
+    assert Registry().promote("agent").number == 1, "a person may"
+    assert go(LoopConfig(source=source, out=tmp_path / "more"), mind=LightMind()).promoted
+    assert "changes little" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("counts", [((5, 9), (0, 0)), ((0, 0), (9, 9)), ((0, 0), (0, 0))])

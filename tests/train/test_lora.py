@@ -175,10 +175,15 @@ def test_intervals_tell_a_gain_from_chance():
     line = found.lines[0]
     assert line.change == pytest.approx((0.5, 0.5, 0.5)) and line.sure and not found.worse
     noisy = scores(base.logp + chance.normal(size=80) * 0.5)
-    assert not before_after.compare({"margin": before_after.margin}, base, noisy, kinds).lines[0].sure
+    for one, two in ((base, noisy), (noisy, base)):
+        unsure = before_after.compare({"margin": before_after.margin}, one, two, kinds)
+        assert not (unsure.lines[0].sure or unsure.worse or unsure.too_few), "chance, either way"
     assert before_after.compare({"margin": before_after.margin}, raised, base, kinds).worse
     few = before_after.compare({"margin": before_after.margin}, raised, base, [[0], [40]])
-    assert few.worse and few.facts()["sure"] is False and "so few rows say little" in few.table()
+    assert few.facts()["too_few"] and not (few.worse or few.facts()["sure"])
+    assert "the result is below its base, but so few rows cannot tell" in few.table()
+    more = before_after.compare({"margin": before_after.margin}, base, raised, [[0], [40]])
+    assert not (more.worse or more.too_few) and "cannot tell" in more.table()
     broken = before_after.compare({"margin": before_after.margin}, base, scores(base.logp * np.nan), kinds)
     assert broken.worse, "no number is no gain"
     assert before_after.accuracy(scores([1.0, 2.0, 0.0, 1.0]), (np.array([0, 1]), np.array([2, 3]))) == 0.875
