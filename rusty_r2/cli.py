@@ -171,7 +171,7 @@ def _with_file(config: type[Any], options: list[str]) -> list[str]:
         raise ConfigError("--config needs a file. Type: --config runs/NAME/config.json")
     rest = options[:at] + options[at + 2 :]
     hints = get_type_hints(config, include_extras=True)
-    nameless = [key for key, hint in hints.items() if _is_positional(hint)]
+    nameless = [key for key, hint in hints.items() if is_positional(hint)]
     typed = {_option(word) for word in rest if word.startswith("--")}
     typed |= set(nameless) if _has_nameless(rest, hints) else set()
     path = Path(options[at + 1])
@@ -181,7 +181,7 @@ def _with_file(config: type[Any], options: list[str]) -> list[str]:
     return first + rest + [word for key, value in named.items() for word in _as_words(key, value)]
 
 
-def _is_positional(hint: Any) -> bool:
+def is_positional(hint: Any) -> bool:
     import tyro
 
     return tyro.conf.Positional in getattr(hint, "__metadata__", ())

@@ -10,10 +10,11 @@ import ast
 import inspect
 import textwrap
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from rusty_r2.cli import COMMANDS, options_of
+from rusty_r2.cli import COMMANDS, is_positional, options_of
 from rusty_r2.config import plain
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -34,7 +35,7 @@ def page() -> str:
 
 def _row(config: type[Any], field: Field[Any]) -> str:
     about = " ".join(_docstrings(config).get(field.name, "").split()).replace("|", "\\|")
-    placed = "Positional" in str(get_type_hints(config, include_extras=True)[field.name])
+    placed = is_positional(get_type_hints(config, include_extras=True)[field.name])
     name = field.name.upper() if placed else f"--{field.name.replace('_', '-')}"
     return f"| `{name}` | {_default(field)} | {about} |"
 
@@ -49,6 +50,7 @@ def _default(field: Field[Any]) -> str:
     return f"`{plain(value)}`" if value not in (None, "", (), []) else ""
 
 
+@cache
 def _docstrings(config: type[Any]) -> dict[str, str]:
     """The string under each field, parents' fields included."""
     found: dict[str, str] = {}
