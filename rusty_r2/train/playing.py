@@ -19,7 +19,7 @@ from rusty_r2.eval.rates import bootstrap, wilson
 from rusty_r2.gym.env import EnvConfig, opening
 from rusty_r2.gym.vector import Step, VectorEnv
 from rusty_r2.task import Task
-from rusty_r2.train.before_after import Comparison, Line
+from rusty_r2.train.before_after import FEWEST, Comparison, Line
 from rusty_r2.train.chatting import Chat, Drawing, Written, write
 from rusty_r2.train.grpo_rewards import Outcome
 
@@ -178,7 +178,7 @@ def _line(name: str, was: list[float], now: list[float]) -> Line:
     """Intervals of both, and of the change task by task; shares of yes and no have Wilson's."""
     change = [b - a for a, b in zip(was, now, strict=True)]
     one, two = ((_mean(values), *_between(values)) for values in (was, now))
-    return Line(name, one, two, (_mean(change), *bootstrap(change)))
+    return Line(name, one, two, (_mean(change), *bootstrap(change)), enough=len(change) >= FEWEST)
 
 
 def _between(values: list[float]) -> tuple[float, float]:
