@@ -21,7 +21,6 @@ from rusty_r2.rewards.reading import (
     passed,
     prose,
     real_calls,
-    says_command,
     wanted_files,
     wants_code,
     wants_tools,
@@ -78,8 +77,6 @@ class ToolSuccessReward(BaseReward):
         """No calls: a fault where the request cannot be met with words, or the words claim work."""
         if _CLAIMS.search(prose(answer(trace))):
             return RewardResult(0.0, True, {"calls": 0}, error="claims work that is not in the trace")
-        if not trace.steps and says_command(answer(trace)):  # our own protocol can run what it says
-            return nothing(why="the answer is the command to type")
         if wants_tools(trace.user_query) or passed(trace) is False:
             return RewardResult(0.0, True, {"calls": 0}, error="the request needs tools, none were used")
         return nothing(why="no calls, and none needed")

@@ -315,24 +315,6 @@ def wants_tools(query: str) -> bool:
     return bool(_TOOLS.search(query[:4000])) and not _HOW.match(query) and not wants_code(query)
 
 
-_PROGRAM_WORDS = """
-apt awk cargo cat chmod chown cp curl cut df diff dig docker du env file find free git go grep gzip head
-hostname id ip journalctl jq kill kubectl less ln ls lsof make man mkdir mv node npm nproc pip ping ps pwd
-pytest python python3 rg rm rmdir rsync ruff rusty scp sed sha256sum sort ss ssh stat sudo systemctl tail tar
-tee top touch tr tree uname uniq unzip uptime wc wget which who whoami xargs xz zip
-"""
-_COMMAND = re.compile(rf"(?:\$ )?(?:{'|'.join(_PROGRAM_WORDS.split())})(?: \S[^\n]{{0,300}})?")
-_SENTENCE = re.compile(r"[\w)][.!?:]$|[:,] |\b(?:is|are|was|were|has|have|the|of|you|I|it|done)\b")
-
-
-def says_command(said: str) -> bool:
-    """Whether an answer is a command to type and nothing else: all that a helper without tools can give."""
-    fenced = blocks(said)
-    line = fenced[0].source.strip() if len(fenced) == 1 and not prose(said).strip() else said.strip(" `\n")
-    unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "", line)
-    return bool(_COMMAND.fullmatch(line)) and not _SENTENCE.search(unquoted)
-
-
 _FILE = re.compile(r"(?<![\w/.:])[\w/-]*\w+\.(?!g\b|e\b|com\b|org\b|net\b)[a-z][a-z0-9]{0,4}\b")
 
 

@@ -52,10 +52,10 @@ def test_the_documented_names_and_weights():
         (used(call("echo 'x' > helper.txt"), query="Write a Python function that adds numbers"), None),
         (used(call("echo 'def add(a, b): ...' > add.py"), query="Write a Python function that adds"), 1),
         (used(query="What is 2 + 2?", answer="4"), None),
-        (used(answer="ls src"), None),  # a helper without tools: the command to type
-        (used(query="Find the text in a.ini", answer="```bash\ngrep 'the text' a.ini\n```"), None),
-        (used(answer="ls src: main.py, util.py"), 0),
-        (used(answer="find and which are done"), 0),
+        (
+            used(answer="ls src"),
+            0,
+        ),  # said, not run: nobody can tell a helper without tools from one who has them
         (used(query="Show me how to delete a file", answer="With the program rm."), None),
     ],
 )
@@ -94,13 +94,6 @@ def test_our_own_protocol_is_judged():
     assert (TOOLS(gave_up).score, TASKS(gave_up).score) == (0, 0)
     assert TASKS(gym(step(CMD), ended="masked")).score is None
     assert PLAIN(gym(step("no action at all"))).score == 0
-
-
-def test_an_agent_that_could_run_a_command_is_not_paid_for_saying_it():
-    said = ExecutionTrace(
-        user_query="List the files in src", steps=[step('{"action": "MSG", "message": "ls src"}')]
-    )
-    assert TOOLS(said).score == 0
 
 
 def test_the_gyms_exit_line_beats_the_flag():
