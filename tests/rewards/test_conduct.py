@@ -55,7 +55,7 @@ def test_the_documented_names_and_weights():
         (
             used(answer="ls src"),
             0,
-        ),  # said, not run: nobody can tell a helper without tools from one who has them
+        ),  # said, not run: it may have had tools
         (used(query="Show me how to delete a file", answer="With the program rm."), None),
     ],
 )
