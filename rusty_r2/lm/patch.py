@@ -68,9 +68,9 @@ def opened(weights: Path) -> TensorFile:
 
 
 def promised(folder: Path) -> str:
-    """The SHA-256 of the weights that a folder's patch leads to; empty where it has none."""
-    found = (folder / PATCH).is_file() and (folder / WEIGHTS).is_file()
-    return TensorFile(folder / PATCH).metadata.get("new", "") if found else ""
+    """The SHA-256 of the weights that a folder's patch leads to; empty where others are read."""
+    meant = (folder / WEIGHTS).is_file() and not (folder / "model.safetensors").is_file()
+    return TensorFile(folder / PATCH).metadata.get("new", "") if meant and (folder / PATCH).is_file() else ""
 
 
 def apply(weights: Path, patch: Path) -> Bytes:

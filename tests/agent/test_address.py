@@ -58,6 +58,9 @@ def test_a_patch_beside_the_shipped_weights_is_another_model(run, monkeypatch, t
     patch.make(shipped, new, shipped / patch.PATCH)
     patched, whole = (open_policy(name, MindOptions(grammar=False)) for name in ("rusty", str(new)))
     assert patched.name == "rusty" and patched.digest == whole.digest != before
+    tensors.write(shipped / "model.safetensors", later, {})
+    plain = open_policy("rusty", MindOptions(grammar=False)).digest
+    assert plain not in (whole.digest, before), "plain weights are read first"
 
 
 def test_without_any_model_it_says_what_to_do(monkeypatch, tmp_path):
