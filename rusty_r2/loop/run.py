@@ -220,9 +220,9 @@ def _promote(
 def _doubt(trained: dict[str, Any], name: str) -> str:
     """Why a candidate with a green gate is left to a person; empty where it is not."""
     compared = trained.get("before_after") or {}
-    if not compared.get("too_few"):
+    if not compared.get("doubtful"):
         return ""
-    rows = f"its own {compared['rows']} held-out rows: below its base, but so few cannot tell"
+    rows = f"its own {compared['rows']} held-out rows: below its base, perhaps by chance"
     return f"{rows}. If you want it: rusty models promote {name}"
 
 

@@ -5,7 +5,7 @@ Every held-out completion gets its mean log-probability a token from both. What 
 rows: how much likelier the good ones are than the bad ones (KTO, DPO), or how well the completions are
 foreseen (SFT). Intervals are bootstraps over rows, and the change is paired: both are read on the same drawn
 rows. A result surely below its base is marked `worse` in run.json, and is not to be promoted; one that is
-below on too few rows to tell is promoted by a person only.
+below and perhaps by chance is `doubtful`, and promoted by a person only.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Comparison:
         return math.isnan(self.lines[0].gain) or (self.lines[0].sure and self.lines[0].gain < 0)
 
     @property
-    def too_few(self) -> bool:
-        """Below the base, on too few rows to tell whether that is chance."""
-        return not self.worse and not self.lines[0].enough and self.lines[0].gain < 0
+    def doubtful(self) -> bool:
+        """Below the base, and perhaps by chance."""
+        return not self.worse and self.lines[0].gain < 0
 
     @property
     def lost(self) -> list[str]:
@@ -103,7 +103,7 @@ class Comparison:
             "rows": self.rows,
             "held_out": self.held_out,
             "sure": self.lines[0].sure,
-            "too_few": self.too_few,
+            "doubtful": self.doubtful,
             "lost": self.lost,
             **numbers,
         }

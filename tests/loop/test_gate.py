@@ -39,14 +39,14 @@ def test_few_rows_are_said_before_training_and_what_they_cannot_tell_is_left_to_
     class Doubtful(LightMind):
         def train(self, folder, rows):
             Progress(1).say("after: 1 of 2\nnext: rusty train merge run")
-            return Made({"before_after": {"too_few": True, "rows": 2}}, super().train(folder, rows).outputs)
+            return Made({"before_after": {"doubtful": True, "rows": 2}}, super().train(folder, rows).outputs)
 
     source = demo.write(tmp_path, "demo")
     done = go(LoopConfig(source=source, out=tmp_path / "loop", max_rows=8), mind=Doubtful())
     said = capsys.readouterr().err
     assert "of training, which changes little" in said and said.index("--max-steps") < said.index("after: 1")
     assert "next: " not in said, "only the command that was typed says what comes next"
-    assert not done.promoted and done.in_use == "" and "so few cannot tell" in done.reasons[0]
+    assert not done.promoted and done.in_use == "" and "perhaps by chance" in done.reasons[0]
     assert Registry().promote("agent").number == 1, "a person may"
     assert go(LoopConfig(source=source, out=tmp_path / "more"), mind=LightMind()).promoted
     assert "changes little" not in capsys.readouterr().err

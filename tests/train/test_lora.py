@@ -177,13 +177,14 @@ def test_intervals_tell_a_gain_from_chance():
     noisy = scores(base.logp + chance.normal(size=80) * 0.5)
     for one, two in ((base, noisy), (noisy, base)):
         unsure = before_after.compare({"margin": before_after.margin}, one, two, kinds)
-        assert not (unsure.lines[0].sure or unsure.worse or unsure.too_few), "chance, either way"
+        assert not (unsure.lines[0].sure or unsure.worse), "chance, either way"
+        assert unsure.doubtful == (unsure.lines[0].gain < 0)
     assert before_after.compare({"margin": before_after.margin}, raised, base, kinds).worse
     few = before_after.compare({"margin": before_after.margin}, raised, base, [[0], [40]])
-    assert few.facts()["too_few"] and not (few.worse or few.facts()["sure"])
+    assert few.facts()["doubtful"] and not (few.worse or few.facts()["sure"])
     assert "the result is below its base, but so few rows cannot tell" in few.table()
     more = before_after.compare({"margin": before_after.margin}, base, raised, [[0], [40]])
-    assert not (more.worse or more.too_few) and "cannot tell" in more.table()
+    assert not (more.worse or more.doubtful) and "cannot tell" in more.table()
     broken = before_after.compare({"margin": before_after.margin}, base, scores(base.logp * np.nan), kinds)
     assert broken.worse, "no number is no gain"
     assert before_after.accuracy(scores([1.0, 2.0, 0.0, 1.0]), (np.array([0, 1]), np.array([2, 3]))) == 0.875
