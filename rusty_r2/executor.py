@@ -38,8 +38,10 @@ Result = TypeVar("Result")
 class WorkerError(RustyError):
     """A worker process died; the work itself did not fail."""
 
-    def __init__(self, fewer: str = "--workers 1") -> None:
-        super().__init__(f"a worker process died (out of memory, or killed). Try fewer: {fewer}")
+    @classmethod
+    def died(cls, fewer: str = "--workers 1") -> WorkerError:
+        """`fewer` is what to type."""
+        return cls(f"a worker process died (out of memory, or killed). Try fewer: {fewer}")
 
 
 class Executor(Protocol):
@@ -89,7 +91,7 @@ class LocalExecutor(Closing):
             return _opened(self._pool.map(_carry_out, calls, chunksize=_chunk(len(asked), self.workers)))
         except BrokenProcessPool as error:
             self.close()
-            raise WorkerError from error
+            raise WorkerError.died() from error
 
     def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -125,7 +127,7 @@ class Processes(Closing):
             while ahead:
                 yield from _opened([ahead.popleft().result()])
         except BrokenProcessPool as error:
-            raise WorkerError(self.fewer) from error
+            raise WorkerError.died(self.fewer) from error
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

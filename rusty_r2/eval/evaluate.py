@@ -74,7 +74,7 @@ def side_by_side(config: EvalConfig) -> dict[tuple[str, str], float]:
         try:
             return {each: future.result() for each, future in zip(todo, took, strict=True)}
         except BrokenProcessPool as error:
-            raise WorkerError("--jobs 1") from error
+            raise WorkerError.died("--jobs 1") from error
 
 
 def _share_cores(workers: int) -> None:
