@@ -186,11 +186,13 @@ class Online(GroupRun):
 
     def _leave_out_long(self) -> None:
         """Only prompts that leave room for an answer stay; those that do not are counted."""
-        config = self.config
+        config, ids = self.config, Answers(self.chat, self.groups).ids
         room, asked = config.max_length - config.max_new_tokens, len(self.prompts)
-        self.prompts, self.held = (
-            [row for row in some if self._ids(row) <= room] for some in (self.prompts, self.held)
-        )
+        sized = [(len(ids(row["prompt"])), row) for row in self.prompts]
+        self.lengths = [size for size, _ in sized if size <= room]
+        """tokens of each prompt that stays"""
+        self.prompts = [row for size, row in sized if size <= room]
+        self.held = [row for row in self.held if len(ids(row["prompt"])) <= room]
         if asked and not self.prompts:
             raise DataError(
                 f"every prompt of {config.data} is over {room} tokens. "
@@ -199,17 +201,12 @@ class Online(GroupRun):
         if len(self.prompts) < asked:
             say(self.world, f"{asked - len(self.prompts)} prompts left out: over {room} tokens")
 
-    def _ids(self, row: dict[str, Any]) -> int:
-        """Tokens of a prompt."""
-        return len(Answers(self.chat, self.groups).ids(row["prompt"]))
-
     def train(self) -> Path | str:
         config = self.config
         self.reward = self.pays() if config.data is not None else None
         shape = self.shape(self.generations)
         longest = config.max_turns * config.max_new_tokens
-        asked = [self._ids(row) for row in self.prompts] or [PROMPT]
-        lengths = [min(config.max_length, prompt + longest) for prompt in asked]
+        lengths = [min(config.max_length, prompt + longest) for prompt in self.lengths or [PROMPT]]
         gym = f"tasks of the gym, at most {config.max_turns} replies long"
         where = f"prompts of {config.data}" if config.data else gym
         plan = self.plan(shape, lengths, f"{self.generations} answers each to {where}")
@@ -296,10 +293,9 @@ class Online(GroupRun):
         reward = self.reward
         assert reward is not None
         rollouts = Answers(self.chat, self.groups)
-        lengths = [self._ids(row) for row in self.prompts]
-        names = [str(place) for place in range(len(lengths))]
+        names = [str(place) for place in range(len(self.lengths))]
         count = self.steps * shape.rows // self.generations
-        places = order(lengths, names, count=count, seed=config.seed)
+        places = order(self.lengths, names, count=count, seed=config.seed)
         trainer = self.trainer(
             shape,
             self.generations,
