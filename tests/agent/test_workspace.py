@@ -366,9 +366,7 @@ def test_malformed_replies_are_corrected_up_to_a_limit(folder):
         assert seen.startswith("SYSTEM_MSG: Invalid format: ") and '{"action"' in seen and not over
         assert not info["valid"]
         do(work, Edit("a", "x"))
-        assert [do(work, "no")[1] for _ in range(3)] == [False, False, True], (
-            "an action begins the count anew"
-        )
+        assert [do(work, "no")[1] for _ in range(3)] == [False, False, True], "an action begins it anew"
         assert any("asked again" in line for line in work.seen.told)
 
 
