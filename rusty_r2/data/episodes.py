@@ -28,6 +28,7 @@ from rusty_r2 import files
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.data import coding, pairs, voice
 from rusty_r2.data.dedup import digest_of
+from rusty_r2.data.drills import task_names
 from rusty_r2.data.episode import Episode, ask, from_record
 from rusty_r2.data.functions import functions
 from rusty_r2.data.lessons import lessons, vocabulary
@@ -157,7 +158,7 @@ def collect(config: EpisodesConfig, held: NearHeldOut, meter: Meter) -> Iterator
     some = Shown(config.shown_families, config.shown_wordings)
     playing = partial(play, seed=config.seed, workers=config.workers or cores(), chances=Chances.among(some))
     if config.gym:  # first: what can fail on a machine should fail early
-        tasks = catalog.tasks("train", seed=config.seed, count=config.gym, some=some)
+        tasks = catalog.tasks("train", seed=config.seed, count=config.gym, some=some, wider=task_names(None))
         yield from _weigh(meter.track(playing(tasks, source="gym"), "gym tasks played", config.gym), 50.0)
     if config.lessons:
         made = lessons(vocabulary(Tokenizer.load()), config.lessons, seed=config.seed)

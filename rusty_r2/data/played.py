@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Episodes that were really played: gold solutions go through the gym, and the gym answers.
 
-Observations are therefore exactly what PPO and the terminal show. Now and then Rusty first makes a mistake
-(a wrong edit, a reply that is no action, a message too early) and puts it right; the mistake is in the
-episode but not learned. An episode that does not end with passing tests is thrown away. They are played side
-by side, in threads or on many cores in processes (gym/farm.py), and come out in the order of their tasks.
+Observations are therefore exactly what PPO and the terminal show: in some episodes what the tests say, in the
+others, as in a chat, nothing of them, and a message ends the work. Now and then Rusty first makes a mistake
+(slips.py, a wrong edit, a reply that is no action, a message too early) and puts it right; the mistake is in
+the episode but not learned. An episode that does not end with passing tests is thrown away. They are played
+side by side, in threads or on many cores in processes (gym/farm.py), and come out in their tasks' order.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from functools import partial
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.data import voice
 from rusty_r2.data.episode import Episode, Turn, ask, say
+from rusty_r2.data.slips import slip
 from rusty_r2.errors import DataError, ProtocolError
-from rusty_r2.gym.env import CodingEnv, EnvConfig, asks, opening
+from rusty_r2.gym.env import CodingEnv, EnvConfig, asks, opening, waits
 from rusty_r2.gym.families import mutate
 from rusty_r2.gym.farm import WORTH, Farm, open_envs
 from rusty_r2.gym.proof import gold
 from rusty_r2.gym.shown import Shown
 from rusty_r2.gym.vector import Step, VectorEnv
-from rusty_r2.protocol import Action, Cmd, Edit, Msg, parse, render
+from rusty_r2.protocol import Action, Cmd, Edit, Msg, parse
 from rusty_r2.task import Task, Tree
 
 MUTATIONS: dict[str, mutate.Mutation] = {
@@ -38,7 +40,7 @@ MUTATIONS: dict[str, mutate.Mutation] = {
 }
 """faults of the training families, by family: those of held-out families must stay unseen"""
 EARLY = ("Done.", "Should work now.", "On it.", "That looks easy.", "Which file?", "Let me think.")
-TURNS = 8
+ENV = EnvConfig(max_turns=8, quiet=0.4)
 PATIENCE = 20
 """tasks in a row that could not be played before we say that the sandbox is broken"""
 TRIES = 3
@@ -53,7 +55,7 @@ class Chances:
 
     malformed: float = 0.06
     early: float = 0.03
-    wrong: float = 0.15
+    wrong: float = 0.3
     look: float = 0.02
     faults: tuple[mutate.Mutation, ...] = tuple(MUTATIONS.values())
     """what a wrong edit may have"""
@@ -88,7 +90,7 @@ def play(
         return
     ways = (chances or Chances(), Chances(0, 0, 0, 0))
     missed = 0
-    with open_envs(len(first), EnvConfig(max_turns=TURNS), workers=workers) as envs:
+    with open_envs(len(first), ENV, workers=workers) as envs:
 
         def begin(slot: int, task: Task) -> Line:
             attempt = partial(_attempt, envs, slot, task, source=source, licence=licence)
@@ -157,8 +159,8 @@ def _attempt(
     kind, script = _script(task, rng, chances)
     step: Step | None = None
     for turn in script:
-        if step is not None and step.done:
-            return None
+        if step is not None and (step.done or (len(turns[-2]) == 3 and not _seen(step.observation))):
+            return None  # over too soon, or a mistake that nobody can see
         envs.submit(slot, turn[1])
         step = yield
         if step.info["masked"]:
@@ -166,11 +168,16 @@ def _attempt(
         turns += [turn, ("observation", step.observation)]
     if step is None or not step.info["passed"]:
         return None
-    if asks(task):
+    if waits(task, ENV):
         turns.pop()  # a message ends the turn: nobody answers it
     elif rng.random() < 0.8:
-        turns.append(say(Msg(voice.done(rng, again=kind == "DEBUG"))))
+        turns.append(say(Msg(voice.done(rng, "again" if kind == "DEBUG" else "done"))))
     return Episode(kind, source, tuple(turns), licence)
+
+
+def _seen(observation: str) -> bool:
+    """Whether a mistake shows: in what the tests say, or in how a command ended."""
+    return "TEST_RESULT:" in observation or not observation.startswith(("exit 0", "wrote "))
 
 
 def repairs(base: Iterable[Episode], rng: random.Random) -> Iterator[Episode]:
@@ -217,6 +224,8 @@ def _script(task: Task, rng: random.Random, chances: Chances) -> tuple[str, list
     actions = gold(task)
     if asks(task) and rng.random() < 0.3:
         actions = [*actions[:-1], Msg(voice.answer(task.message, rng))]
+    elif waits(task, ENV):
+        actions = [*actions, Msg(voice.done(rng, "untested"))]
     script = [say(action) for action in actions]
     kind = "STEPS" if len(actions) > 1 else actions[0].kind
     chance = rng.random()
@@ -224,12 +233,15 @@ def _script(task: Task, rng: random.Random, chances: Chances) -> tuple[str, list
         return "REPAIR", [("assistant", malformed(script[0][1], rng), False), *script]
     chance -= chances.malformed
     if chance < chances.early:
-        early: list[Turn] = [] if asks(task) else [say(Msg(rng.choice(EARLY)), learned=False)]
+        early: list[Turn] = [] if waits(task, ENV) else [say(Msg(rng.choice(EARLY)), learned=False)]
         return ("REPAIR" if early else kind), [*early, *script]
     chance -= chances.early
     if chance < chances.wrong:
-        wrong = _wrong(task, actions, rng, chances.faults)
-        return ("DEBUG" if wrong else kind), [*([wrong] if wrong else []), *script]
+        wrong = _wrong(task, actions[0], rng, chances.faults)
+        if wrong is not None:
+            mistake, remedy = wrong
+            return "DEBUG", [say(mistake, learned=False), *map(say, remedy), *script[1:]]
+        return kind, script
     chance -= chances.wrong
     if chance < chances.look and isinstance(task.check, Tree):
         return "STEPS", [say(Cmd("ls -R" if any("/" in path for path in task.files) else "ls")), *script]
@@ -237,18 +249,16 @@ def _script(task: Task, rng: random.Random, chances: Chances) -> tuple[str, list
 
 
 def _wrong(
-    task: Task, actions: list[Action], rng: random.Random, faults: tuple[mutate.Mutation, ...]
-) -> Turn | None:
-    """A plausible wrong edit in place of the first one, where gold is one edit of Python."""
-    first = actions[0]
-    if len(actions) != 1 or not isinstance(first, Edit) or not first.path.endswith(".py"):
-        return None
-    for mutation in rng.sample(faults, len(faults)):
-        broken = [text for text in itertools.islice(mutation(first.content), 8) if text != first.content]
-        broken = [text for text in broken if text != task.files.get(first.path)]
-        if broken:
-            return "assistant", render(Edit(first.path, rng.choice(broken))), False
-    return None
+    task: Task, first: Action, rng: random.Random, faults: tuple[mutate.Mutation, ...]
+) -> tuple[Action, list[Action]] | None:
+    """A plausible mistake in place of the first action, and what puts it right."""
+    if isinstance(first, Edit) and first.path.endswith(".py") and rng.random() < 0.6:
+        for mutation in rng.sample(faults, len(faults)):
+            broken = [text for text in itertools.islice(mutation(first.content), 8) if text != first.content]
+            broken = [text for text in broken if text != task.files.get(first.path)]
+            if broken:
+                return Edit(first.path, rng.choice(broken)), [first]
+    return None if isinstance(first, Msg) else slip(task, first, rng)
 
 
 def asked(task: Task, source: str, licence: str) -> Episode:

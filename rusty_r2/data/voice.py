@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, Literal
 
 from rusty_r2.data.dedup import rank_of
 from rusty_r2.data.episode import Episode, ask
@@ -64,9 +64,9 @@ def dress(answer: str, rng: random.Random) -> str:
     return answer
 
 
-def done(rng: random.Random, *, again: bool = False) -> str:
-    """What to say when the tests pass."""
-    said: str = rng.choice(words()["again" if again else "done"])
+def done(rng: random.Random, how: Literal["done", "again", "untested"] = "done") -> str:
+    """What to say when the tests pass: at once, or after a mistake; or when nothing was said of tests."""
+    said: str = rng.choice(words()[how])
     return said
 
 

@@ -73,15 +73,16 @@ def tasks(
     families: Sequence[str] | None = None,
     difficulty: int | Sequence[int] | None = None,
     some: Shown | None = None,
+    wider: tuple[str, ...] = (),
 ) -> Iterator[Task]:
     """Different tasks of a split, families and levels in turn; endless without `count`, until none is new.
 
-    With `some`, only training tasks that may be demonstrated.
+    With `some`, only training tasks that may be demonstrated, with names of the words in `wider`.
     """
     if some is not None and split == "train":
         wanted = [name for name in families or some.names if name in FAMILIES and some.has(name)]
         lessons = _lessons(split, wanted, difficulty)
-        return itertools.islice(_distinct(lessons, split, seed, How(shown=some.wordings)), count)
+        return itertools.islice(_distinct(lessons, split, seed, How(wider, some.wordings)), count)
     lessons = _lessons(split, families, difficulty)
     return itertools.islice(_distinct(lessons, split, seed), count)
 

@@ -18,6 +18,7 @@ import errno
 import math
 import random
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -71,6 +72,8 @@ class EnvConfig:
     """a reply that is no action"""
     turn: float = 0.0
     """added each turn; a small negative number prefers short episodes"""
+    quiet: float = 0.0
+    """share of the tasks, by their names, that go as in a chat: no verdict until a message says it is done"""
     wall_s: float = 5.0
     """seconds a command, or all tests together, may take"""
     disk: int = 16 << 20
@@ -98,6 +101,7 @@ class _Episode:
     over: bool = False
     paid: bool = False
     share: float = 0.0
+    waits: bool = False
     verdict: Verdict | None = None
     level: str = ""
     degraded: tuple[str, ...] = ()
@@ -139,7 +143,7 @@ class CodingEnv(Closing):
             task = self.tasks[int(self._rng.random() * len(self.tasks))]
         if not isinstance(task, Task):
             raise TaskError(f'options["task"] must be a Task, not a {type(task).__name__}')
-        self._now = _Episode(task, dict(task.files))
+        self._now = _Episode(task, dict(task.files), waits=waits(task, self.config))
         return opening(task, self.config), self._info("", valid=True)
 
     def step(self, reply: str) -> tuple[str, float, bool, bool, Info]:
@@ -160,7 +164,7 @@ class CodingEnv(Closing):
         except SandboxError as error:
             return self._masked(now, error)
         truncated = not done and now.turn >= self.config.max_turns
-        if truncated and asks(now.task):  # silence must not be worth more than a wrong answer
+        if truncated and now.waits:  # silence must not be worth more than a wrong answer
             now.parts["unanswered"] = self.config.talk
         if done or truncated:
             self._finish(now)
@@ -179,7 +183,7 @@ class CodingEnv(Closing):
         return seen, now.verdict is not None and now.verdict.passed
 
     def _told(self, now: _Episode, message: str) -> tuple[str, bool]:
-        if asks(now.task):
+        if now.waits:
             verdict = self._judge(now, message)
             if verdict.passed:
                 return "TEST_RESULT: right", True
@@ -222,7 +226,7 @@ class CodingEnv(Closing):
 
     def _tested(self, now: _Episode, before: Files, seen: str) -> str:
         """`seen`, and the tests' result where the files changed and the files decide."""
-        if asks(now.task) or _same(before, now.files):
+        if now.waits or _same(before, now.files):
             return seen
         verdict = self._judge(now, "")
         if verdict.passed:
@@ -310,8 +314,13 @@ class CodingEnv(Closing):
 
 
 def asks(task: Task) -> bool:
-    """Whether the final message is the answer, so that saying it ends the episode."""
+    """Whether the final message is the answer."""
     return isinstance(task.check, Tree) and task.check.answer is not None
+
+
+def waits(task: Task, config: EnvConfig) -> bool:
+    """Whether the verdict waits for a message, which ends the episode."""
+    return asks(task) or zlib.crc32(task.name.encode()) < config.quiet * 2**32
 
 
 def opening(task: Task, config: EnvConfig) -> str:

@@ -85,6 +85,8 @@ class PPOConfig:
     """replies of an episode"""
     partial: float = 0.0
     """shaping: this much for each share of the tests passed for the first time"""
+    quiet: float = 0.0
+    """share of the training tasks that go as in a chat: no verdict is shown, and a message ends and pays"""
     slots: int = 32
     """episodes played at once"""
     families: tuple[str, ...] = ()
@@ -99,6 +101,8 @@ class PPOConfig:
     """weight of their loss; at 1 a token of theirs pulls like one of the gym with an advantage of 1"""
     replay_rows: int = 4
     """rows of theirs in a step"""
+    freeze_words: bool = False
+    """leave the tables of words (embedding and head) as they are: what is learned holds for every word"""
     rollout_weights: Literal["fp32", "int8", "bf16"] = "fp32"
     """weights the playing model runs with; int8 is faster on a CPU, and corrected for in the update"""
     eval_interval: int = 10
@@ -128,6 +132,8 @@ class PPOConfig:
                 raise ConfigError(f"--{name} must be at least 1, not {getattr(self, name)}")
         if self.replay_rows < 1 or not 0 <= self.replay_coef < float("inf"):
             raise ConfigError("--replay-rows is 1 or more, --replay-coef 0 (only measured) or more")
+        if not 0 <= self.quiet <= 1:
+            raise ConfigError(f"--quiet is a share from 0 to 1, not {self.quiet}")
         if self.max_minutes < 0:
             raise ConfigError(f"--max-minutes is 0 (no limit) or more, not {self.max_minutes}")
         if self.temperature <= 0:

@@ -89,7 +89,6 @@ class Training:
                 f"{self.start.config.vocab_size:,}. Give its own: --tokenizer-path"
             )
         open_sandbox(at_least="landlock").close()  # a sandbox that will not start is said now
-        self.env = EnvConfig(max_turns=config.max_turns, partial=config.partial)
         self.sampling = Sampling(
             temperature=config.temperature, top_k=config.top_k, seed=config.seed * 1_000_003
         )
@@ -130,6 +129,8 @@ class Training:
         self.model = checkpoint.load(
             resumed or self.config.init_checkpoint, device=self.device, dtype=torch.float32
         ).eval()  # no dropout: the update must score what the rollout sampled
+        for table in (self.model.token_embedding, self.model.lm_head):
+            table.requires_grad_(not self.config.freeze_words)
         adamw = optimizer("adamw", groups(self.model, weight_decay=0.0, layer_lr=False), betas=(0.9, 0.95))
         for group in adamw.param_groups:
             group["eps"] = FAINT
@@ -137,20 +138,21 @@ class Training:
         if resumed is not None:
             self._restore(resumed)
         grammar = ActionGrammar(self.tokenizer) if self.config.constrain else None
-        self.players = self._players(self.sampling, grammar)
+        self.players = self._players(self.sampling, grammar, self.config.quiet)
         self.examinees = self._players(Sampling(temperature=0.0), grammar)
         self.makers = Makers()
         self.engine: Engine | None = None
         self.progress = Progress(self.config.updates)
         self.stop = Stop()
 
-    def _players(self, sampling: Sampling, grammar: ActionGrammar | None) -> Players:
+    def _players(self, sampling: Sampling, grammar: ActionGrammar | None, quiet: float = 0.0) -> Players:
+        env = EnvConfig(max_turns=self.config.max_turns, partial=self.config.partial, quiet=quiet)
         return Players(
             self.tokenizer,
             slots=self.config.slots,
             sampling=sampling,
             max_new_tokens=self.config.max_new_tokens,
-            env=self.env,
+            env=env,
             grammar=grammar,
         )
 

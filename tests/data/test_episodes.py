@@ -14,13 +14,14 @@ pytest.importorskip("tokenizers", reason="needs the train extra")
 
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.data import coding, pairs, played, voice
+from rusty_r2.data.drills import task_names
 from rusty_r2.data.episode import Episode, ask, from_record, read
 from rusty_r2.data.episodes import EpisodesConfig, Pools, build
 from rusty_r2.data.functions import functions
 from rusty_r2.data.played import MUTATIONS, Chances, malformed, play, repairs
 from rusty_r2.errors import DataError, ProtocolError, SandboxError
 from rusty_r2.gym import catalog, farm
-from rusty_r2.gym.env import CodingEnv, EnvConfig, opening
+from rusty_r2.gym.env import CodingEnv, EnvConfig, asks, opening, waits
 from rusty_r2.gym.families import FAMILIES
 from rusty_r2.gym.farm import open_envs
 from rusty_r2.gym.shown import Shown
@@ -111,10 +112,11 @@ def test_a_build_is_whole_deterministic_and_clean(sources: list[Path], tmp_path:
 
 
 def test_played_episodes_replay_to_the_same_observations() -> None:
-    tasks = list(catalog.tasks("train", seed=3, count=10))
+    tasks = list(catalog.tasks("train", seed=3, count=20))
     episodes = list(play(tasks, seed=0, source="gym"))
     assert len(episodes) == len(tasks)
-    with CodingEnv(tasks, EnvConfig(max_turns=8)) as env:
+    assert {waits(task, played.ENV) for task in tasks if not asks(task)} == {True, False}
+    with CodingEnv(tasks, played.ENV) as env:
         for task, episode in zip(tasks, episodes, strict=True):
             seen, info = env.reset(options={"task": task})
             assert episode.turns[1] == ("user", seen)
@@ -153,7 +155,8 @@ def test_processes_play_what_threads_play_even_where_one_dies(
 
 @pytest.mark.parametrize("chance", ["malformed", "early", "wrong"])
 def test_mistakes_are_shown_and_not_learned(chance: str) -> None:
-    task = catalog.tasks("train", seed=1, count=1, families=["arithmetic"])
+    some = catalog.tasks("train", seed=1, families=["arithmetic"])
+    task = [next(task for task in some if not waits(task, played.ENV))]
     chances = Chances(**{name: float(name == chance) for name in ("malformed", "early", "wrong", "look")})
     (episode,) = play(task, seed=1, source="gym", chances=chances)
     assert episode.kind == ("DEBUG" if chance == "wrong" else "REPAIR")
@@ -332,7 +335,7 @@ def test_wrong_edits_have_the_faults_of_shown_families_only() -> None:
     for broken, right in wrong:
         first, second = parse(broken), parse(right)
         assert isinstance(first, Edit) and isinstance(second, Edit)
-        assert first.content in list(MUTATIONS[name](second.content))
+        assert first.path != second.path or first.content in list(MUTATIONS[name](second.content))
 
 
 def test_only_what_is_shown_is_played(tmp_path: Path) -> None:
@@ -342,6 +345,7 @@ def test_only_what_is_shown_is_played(tmp_path: Path) -> None:
             output=tmp_path / "e.jsonl", gym=40, lessons=0, code=(), shown_families=0.4, shown_wordings=0.5
         )
     )
-    allowed = {opening(task, EnvConfig()) for task in catalog.tasks("train", count=40, some=some)}
+    tasks = catalog.tasks("train", count=40, some=some, wider=task_names(None))
+    allowed = {opening(task, EnvConfig()) for task in tasks}
     asked = [one.turns[1][1] for one in read(tmp_path / "e.jsonl") if one.source == "gym"]
     assert asked and set(asked) <= allowed

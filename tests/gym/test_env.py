@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rusty_r2.errors import ConfigError, TaskError
-from rusty_r2.gym.env import CodingEnv, EnvConfig, clip
+from rusty_r2.gym.env import CodingEnv, EnvConfig, clip, waits
 from rusty_r2.gym.sandbox import probe
 from rusty_r2.gym.verdict import judge
 from rusty_r2.protocol import Cmd, Edit, Msg, render
@@ -200,6 +200,32 @@ def test_silence_is_worth_no_more_than_a_wrong_answer():
     assert reward == pytest.approx(-0.1)
     assert info["rewards"] == {"unanswered": -0.1}
     assert played(MOVE, run("ls"), config=EnvConfig(max_turns=1))[0][1] == 0
+
+
+QUIET = EnvConfig(quiet=1.0, max_turns=3)
+
+
+def test_as_in_a_chat_nothing_is_said_of_tests_and_a_message_ends_and_pays():
+    first, last = played(MOVE, run("mv a.txt b.txt"), say("Done."), config=QUIET)
+    assert first[0] == "exit 0"
+    assert (first[1], first[2], first[4]["passed"]) == (0.0, False, False)
+    assert last[1:3] == (1.0, True)
+    assert last[4]["passed"]
+    early = played(MOVE, say("Done."), config=QUIET)[-1]
+    assert early[1:3] == (QUIET.talk, True)
+    undone = played(MOVE, run("mv a.txt b.txt"), run("mv b.txt c.txt"), say("Done."), config=QUIET)[-1]
+    assert undone[1:3] == (QUIET.talk, True), "what counts is how it stands in the end"
+    wrote = played(DOUBLE, edit(START.replace("pass", "return n")), config=QUIET)[-1]
+    assert wrote[:3] == ("wrote d.py", 0.0, False)
+    on = played(MOVE, run("mv a.txt b.txt"), run("ls"), run("ls"), config=QUIET)[-1]
+    assert (on[1], on[3], on[4]["passed"]) == (QUIET.talk, True, False), "never said to be done"
+
+
+def test_a_share_of_the_tasks_is_quiet():
+    tasks = [replace(MOVE, name=f"move-{i}") for i in range(400)]
+    assert 90 < sum(waits(task, EnvConfig(quiet=0.3)) for task in tasks) < 150
+    assert not any(waits(task, EnvConfig()) for task in tasks)
+    assert waits(COUNT, EnvConfig())
 
 
 def test_naming_every_answer_is_no_answer():

@@ -11,7 +11,7 @@ import pytest
 
 from rusty_r2.errors import TaskError
 from rusty_r2.gym.families import FAMILIES, Draw, fingerprint, mutate, words
-from rusty_r2.gym.families.base import is_held, part
+from rusty_r2.gym.families.base import Wordings, is_held, part
 from rusty_r2.gym.families.functions import outcome
 from rusty_r2.gym.proof import gold
 from rusty_r2.protocol import render
@@ -55,14 +55,14 @@ def test_there_are_thousands(family):
     assert len(made) >= 78
 
 
-def test_tasks_are_the_same_on_every_machine():
-    """If this changes, figures on held-out tasks can no longer be compared with older ones: say so."""
+@pytest.mark.parametrize(("split", "known"), [("train", "4c29fa49629e7e41"), ("heldout", "5b491e9458d1ab91")])
+def test_tasks_are_the_same_on_every_machine(split, known):
+    """If the second changes, figures on held-out tasks can no longer be compared with older ones: say so."""
     digest = hashlib.blake2b(digest_size=8)
     for family in FAMILIES.values():
-        for level in family.levels:
-            for split in family.splits:
-                digest.update(fingerprint(family.make(3, level, split)).encode())
-    assert digest.hexdigest() == "76c7a6dda28d803a"
+        for level in family.levels if split in family.splits else ():
+            digest.update(fingerprint(family.make(3, level, split)).encode())
+    assert digest.hexdigest() == known
 
 
 @pytest.mark.parametrize("family", ONE_EACH)
@@ -122,10 +122,10 @@ def test_every_level_one_file_name_is_new(split):
 
 
 def test_training_never_hears_a_held_out_wording():
-    wordings = [f"wording {i}" for i in range(8)]
-    heard = {Draw(str(seed), "train", 1).say(*wordings) for seed in range(200)}
-    assert heard == set(part(wordings, held=False))
-    assert {Draw(str(seed), "heldout", 1).say(*wordings) for seed in range(200)} == set(wordings)
+    wordings = Wordings([f"wording {i}" for i in range(8)], ["for practice"])
+    heard = {Draw(str(seed), "train", 1).say(wordings) for seed in range(200)}
+    assert heard == {*part(wordings, held=False), "for practice"}
+    assert {Draw(str(seed), "heldout", 1).say(wordings) for seed in range(200)} == set(wordings)
 
 
 @pytest.mark.parametrize("bad", [{"difficulty": 9}, {"split": "test"}])
@@ -175,7 +175,7 @@ def test_the_first_level_is_short(family):
     """A model of 32 million words reads and writes these: one or two lines, one command, one answer."""
     for seed in range(5):
         task = family.make(seed, family.levels[0], family.splits[0])
-        assert len(task.prompt) < 260
+        assert len(task.prompt) < 300
         assert sum(len(text) for text in task.files.values()) < 1600
         assert sum(len(render(action)) for action in gold(task)) < 240
         if isinstance(task.check, Tree):

@@ -17,7 +17,7 @@ def count_lines(draw: Draw) -> Task:
     folder = f"{names.folder(draw)}/" if draw.level == 2 else ""
     body = lines(draw, draw.integer(5, 40))
     files = {folder + name: body} | extras(draw, {name: ""}, 1)
-    prompt = draw.say(*of("count_lines.ask"))
+    prompt = draw.say(of("count_lines.ask"))
     return question(prompt, files, body.count("\n"), f"wc -l {folder}{name}", name=folder + name)
 
 
@@ -25,7 +25,7 @@ def count_words(draw: Draw) -> Task:
     name = file_names(draw, 1)[0]
     body = lines(draw, draw.integer(3, 9))
     files = {name: body} | extras(draw, {name: ""}, 1)
-    prompt = draw.say(*of("count_words.ask"))
+    prompt = draw.say(of("count_words.ask"))
     return question(prompt, files, len(body.split()), f"wc -w {name}", name=name)
 
 
@@ -35,13 +35,13 @@ def count_matches(draw: Draw) -> Task:
     wanted = draw.any([row.split()[2 if draw.level > 1 else draw.any((1, 2))] for row in rows])
     found = [row for row in rows if f" {wanted} " in row]
     command = f"grep -c {wanted} {name}"
-    prompt = draw.say(*of("count_matches.one"))
+    prompt = draw.say(of("count_matches.one"))
     level = ""
     if draw.level == 3:
         level = draw.any([row.split()[1] for row in found])
         found = [row for row in found if f" {level} " in row]
         command = f"grep {wanted} {name} | grep -c {level}"
-        prompt = draw.say(*of("count_matches.both"))
+        prompt = draw.say(of("count_matches.both"))
     return question(prompt, {name: text(rows)}, len(found), command, name=name, wanted=wanted, level=level)
 
 
@@ -50,7 +50,7 @@ def find_file(draw: Draw) -> Task:
     name, other = file_names(draw, 2)
     deep = "/".join(draw.shuffled(folders)[: draw.level])
     files = {f"{folder}/{other}": lines(draw, 1) for folder in folders} | {f"{deep}/{name}": lines(draw, 2)}
-    prompt = draw.say(*of("find_file.ask"))
+    prompt = draw.say(of("find_file.ask"))
     return question(prompt, files, f"{deep}/{name}", f"find * -name {name}", name=name)
 
 
@@ -63,7 +63,7 @@ def find_word(draw: Draw) -> Task:
     where = folder + listed[0]
     files[where] = files[where] + f"{other()} {wanted}\n"
     files = dict(sorted(files.items()))
-    prompt = draw.say(*of("find_word.ask"))
+    prompt = draw.say(of("find_word.ask"))
     return question(prompt, files, where, f"grep -rl {wanted} *", wanted=wanted)
 
 
@@ -74,7 +74,7 @@ def read_value(draw: Draw) -> Task:
     values = {key: str(draw.integer(100, 9999)) for key in keys}
     key = draw.any(keys)
     files = {folder + name: text([f"{k}={v}" for k, v in values.items()])} | extras(draw, {name: ""}, 1)
-    prompt = draw.say(*of("read_value.ask"))
+    prompt = draw.say(of("read_value.ask"))
     return question(prompt, files, values[key], f"grep {key} {folder}{name}", key=key, name=folder + name)
 
 
@@ -84,7 +84,7 @@ def most_common(draw: Draw) -> Task:
     rows = log(draw, draw.integer(8, 16), people)
     while not _leads(people[0], rows):
         rows.append(rows[-1].replace(f" {rows[-1].split()[2]} ", f" {people[0]} "))
-    prompt = draw.say(*of("most_common.ask"))
+    prompt = draw.say(of("most_common.ask"))
     command = f"cut -d' ' -f3 {name} | sort | uniq -c | sort -rn | head -n 1"
     count = sum(row.split()[2] == people[0] for row in rows)
     return question(prompt, {name: text(rows)}, count, command, name=name)
@@ -103,8 +103,8 @@ def count_files(draw: Draw) -> Task:
     files = {
         f"{draw.any(folders)}{stem}.{end if i < kept else other}": f"{stem}\n" for i, stem in enumerate(stems)
     }
-    prompt = draw.say(*of("count_files.ask"))
-    where = draw.say(*of("everywhere.where")) if draw.level == 2 else ""
+    prompt = draw.say(of("count_files.ask"))
+    where = draw.say(of("everywhere.where")) if draw.level == 2 else ""
     command = f"find . -name '*.{end}' | wc -l" if draw.level == 2 else f"ls *.{end} | wc -l"
     return question(prompt, files, kept, command, end=end, where=where)
 

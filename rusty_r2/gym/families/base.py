@@ -6,12 +6,13 @@ and every Python. Two lines keep training apart from evaluation:
 
     by family       a family with split "heldout" never appears in training at all
     by parameters   in the others one word in four (by its hash, so in every pool alike), every fifth number
-                    and every fourth wording belong to the held-out split only
+                    and every fourth wording belong to the held-out split only; more wordings are for
+                    training only (`Wordings.more`), so adding some leaves held-out tasks as they were
 
 `Draw` is where the second line is drawn; families only ask it for words, numbers, wordings. A third line, in
 training alone, can part what is demonstrated from what is only played: gym/shown.py.
-The pools are in words.py, names are made of them in names.py, wordings are in wordings.toml; the families are
-in write.py, fix.py, files.py, text.py and ask.py.
+The pools are in words.py, names are made of them in names.py, wordings are in wordings.toml and
+practice.toml; the families are in write.py, fix.py, files.py, text.py and ask.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import hashlib
 import json
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TypeVar
@@ -38,6 +39,17 @@ class AnyWord(tuple[str, ...]):
     @cached_property
     def longest(self) -> int:
         return max(map(len, self))
+
+
+class Wordings(tuple[str, ...]):
+    """Sentences that mean the same, every fourth held out, and `more` that are heard in training only."""
+
+    more: tuple[str, ...]
+
+    def __new__(cls, lines: Iterable[str], more: Iterable[str] = ()) -> Wordings:
+        made = super().__new__(cls, lines)
+        made.more = tuple(more)
+        return made
 
 
 @dataclass(frozen=True)
@@ -106,7 +118,7 @@ class Draw:
         """A parameter in [low, high] of this split's numbers."""
         return self.any(_numbers(low, high, self.held))
 
-    def say(self, *wordings: str) -> str:
+    def say(self, wordings: Wordings) -> str:
         """One of this family's wordings; the fourth, eighth, ... are never seen in training."""
         fresh = self.held and len(wordings) > 3 and self.chance(0.5)
         self.new_wording |= fresh
@@ -122,19 +134,23 @@ def part(pool: Sequence[T], *, held: bool) -> list[T]:
     return [item for i, item in enumerate(pool) if (i % 4 == 3) == held] if len(pool) > 3 else list(pool)
 
 
-def ranks(wordings: Sequence[str]) -> dict[str, float]:
-    """The training wordings of a list, each with its place by hash, from 0 up to below 1.
+def ranks(wordings: Wordings) -> dict[str, float]:
+    """The training wordings of a list, each with its place from 0 up to below 1: by hash, `more` behind.
 
     A share of them is always those below that number: the same ones on every machine, never none.
     """
-    mine = part(wordings, held=False)
-    order = sorted(mine, key=lambda line: hashlib.blake2b(line.encode(), digest_size=8).digest())
+    mine = part(wordings, held=False), wordings.more
+    order = [line for some in mine for line in sorted(some, key=_by_hash)]
     places = {line: round(place / len(order), 3) for place, line in enumerate(order)}
-    return {line: places[line] for line in mine}
+    return {line: places[line] for some in mine for line in some}
+
+
+def _by_hash(line: str) -> bytes:
+    return hashlib.blake2b(line.encode(), digest_size=8).digest()
 
 
 @lru_cache(4096)
-def _ranked(wordings: tuple[str, ...], share: float) -> list[tuple[str, float]]:
+def _ranked(wordings: Wordings, share: float) -> list[tuple[str, float]]:
     return [(line, rank) for line, rank in ranks(wordings).items() if rank < share]
 
 

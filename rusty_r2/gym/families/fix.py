@@ -27,12 +27,12 @@ def fixer(mutation: mutate.Mutation) -> Callable[[Draw], Task]:
     def draw_task(draw: Draw) -> Task:
         made, broken = _broken(draw, mutation)
         file = f"{names.module(draw)}.py"
-        asked = Template(draw.say(*of("fix.ask"))).substitute(
+        asked = Template(draw.say(of("fix.ask"))).substitute(
             f=made.name, call=made.call, file=file, says=made.says
         )
         wrong = outcome(broken, made.example)
         if wrong != repr(made.example.expected) and draw.chance(0.5):
-            symptom = Template(draw.say(*of("fix.symptom"))).substitute(
+            symptom = Template(draw.say(of("fix.symptom"))).substitute(
                 shown=made.shown(made.example), wrong=wrong, value=repr(made.example.expected)
             )
             asked = then(asked, symptom)

@@ -20,7 +20,7 @@ from typing import Any
 
 from rusty_r2.errors import TaskError
 from rusty_r2.gym.families import mutate, names, words
-from rusty_r2.gym.families.base import Draw
+from rusty_r2.gym.families.base import Draw, Wordings
 from rusty_r2.task import Case
 
 if sys.version_info >= (3, 11):
@@ -52,7 +52,7 @@ class Recipe:
     takes: tuple[str, ...]
     body: str
     stems: tuple[str, ...]
-    says: tuple[str, ...]
+    says: Wordings
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,10 @@ def recipes() -> dict[str, tuple[Recipe, ...]]:
     tables = tomllib.loads((Path(__file__).parent / "recipes.toml").read_text(encoding="utf-8"))
     return {
         name: tuple(
-            Recipe(row["level"], tuple(row["takes"]), row["body"], tuple(row["stems"]), tuple(row["says"]))
+            Recipe(
+                *(row["level"], tuple(row["takes"]), row["body"], tuple(row["stems"])),
+                Wordings(row["says"], row.get("more", ())),
+            )
             for row in rows
         )
         for name, rows in tables.items()
@@ -122,7 +125,7 @@ def _from_recipe(draw: Draw, recipe: Recipe) -> Function | None:
     cases = _cases(draw, recipe.takes, chosen, source)
     if cases is None:
         return None
-    says = Template(draw.say(*recipe.says)).substitute(filled)
+    says = Template(draw.say(recipe.says)).substitute(filled)
     return Function(name, params, source, says, tuple(cases[1:]), cases[0])
 
 

@@ -32,9 +32,9 @@ def sort(draw: Draw) -> Task:
     if draw.level == 3:
         items = draw.shuffled(items + items[:3])
         how, option, done = "once", "-u ", sorted(set(items))
-    prompt = draw.say(*of("sort.lines"))
+    prompt = draw.say(of("sort.lines"))
     command = f"sort {option}{source} > {target}"
-    slots = {"source": source, "target": target, "how": draw.say(*of(f"sort.{how}"))}
+    slots = {"source": source, "target": target, "how": draw.say(of(f"sort.{how}"))}
     return change(prompt, {source: text(items)}, {target: text(done)}, command, **slots)
 
 
@@ -52,10 +52,10 @@ def pick_lines(draw: Draw) -> Task:
         rows = [row.title() if draw.chance(0.5) else row for row in rows]
         kept = [row for row in rows if wanted in row.lower()]
         option, does = "-i ", "any_case"
-    prompt = draw.say(*of("pick_lines.lines"))
+    prompt = draw.say(of("pick_lines.lines"))
     command = f"grep {option}{wanted} {source} > {target}"
     slots = {"source": source, "target": target, "wanted": wanted}
-    slots["does"] = draw.say(*of(f"pick_lines.{does}"))
+    slots["does"] = draw.say(of(f"pick_lines.{does}"))
     return change(prompt, {source: text(rows)}, {target: text(kept)}, command, **slots)
 
 
@@ -68,9 +68,9 @@ def ends(draw: Draw) -> Task:
     command = f"{tool} -n {count} {source} > {target}"
     if draw.level == 2:
         kept, command = rows[count:], f"tail -n +{count + 1} {source} > {target}"
-    prompt = draw.say(*of("ends.side"))
+    prompt = draw.say(of("ends.side"))
     if draw.level == 2:
-        prompt = draw.say(*of("ends.skip"))
+        prompt = draw.say(of("ends.skip"))
     slots = {"source": source, "target": target, "count": count, "side": side}
     return change(prompt, {source: text(rows)}, {target: text(kept)}, command, **slots)
 
@@ -83,11 +83,11 @@ def columns(draw: Draw) -> Task:
     rows = [heads] + [[who, str(draw.integer(10, 99)), str(draw.integer(100, 999))] for who in people]
     place = draw.below(3)
     body, column = text([",".join(row) for row in rows]), [row[place] for row in rows]
-    prompt = draw.say(*of("columns.one"))
+    prompt = draw.say(of("columns.one"))
     command = f"cut -d, -f{place + 1} {source} > {target}"
     which = ("first", "second", "third")[place]
     if draw.level == 2:
-        prompt = then(prompt, draw.say(*of("columns.headless")))
+        prompt = then(prompt, draw.say(of("columns.headless")))
         column, command = column[1:], f"cut -d, -f{place + 1} {source} | tail -n +2 > {target}"
     return change(
         prompt, {source: body}, {target: text(column)}, command, which=which, source=source, target=target
@@ -103,8 +103,8 @@ def replace(draw: Draw) -> Task:
         for name in listed
     }
     done = {name: body.replace(old, new) for name, body in files.items()}
-    prompt = draw.say(*of("replace.word"))
-    where = " and ".join(listed) if draw.level < 3 else draw.say(*of("replace.everywhere"))
+    prompt = draw.say(of("replace.word"))
+    where = " and ".join(listed) if draw.level < 3 else draw.say(of("replace.everywhere"))
     command = f"sed -i 's/{old}/{new}/g' {' '.join(listed) if draw.level < 3 else '*.txt'}"
     return change(prompt, files, done, command, old=old, new=new, where=where)
 
@@ -117,14 +117,14 @@ def config(draw: Draw) -> Task:
     rows = [f"{k}={v}" for k, v in values.items()]
     done = [f"{k}={value if k == key else v}" for k, v in values.items()]
     command = f"sed -i 's/^{key}=.*/{key}={value}/' {name}"
-    prompt = draw.say(*of("config.set"))
+    prompt = draw.say(of("config.set"))
     if draw.level == 2:
         done, command = [row for row in rows if not row.startswith(key + "=")], f"sed -i '/^{key}=/d' {name}"
-        prompt = draw.say(*of("config.remove"))
+        prompt = draw.say(of("config.remove"))
     if draw.level == 3:
         rows = [f"#{row}" if row.startswith(key + "=") else row for row in rows]
         done, command = [row.lstrip("#") for row in rows], f"sed -i 's/^#{key}=/{key}=/' {name}"
-        prompt = draw.say(*of("config.uncomment"))
+        prompt = draw.say(of("config.uncomment"))
     files = {name: text(rows)} | extras(draw, {name: ""}, 1)
     return change(prompt, files, {name: text(done)}, command, key=key, value=value, name=name)
 
@@ -133,12 +133,12 @@ def join(draw: Draw) -> Task:
     *sources, target = file_names(draw, 3 if draw.level == 1 else 4, "txt")
     files = {name: lines(draw, 2) for name in sources}
     body = "".join(files.values())
-    prompt = draw.say(*of("join.order"))
+    prompt = draw.say(of("join.order"))
     command = f"cat {' '.join(sources)} > {target}"
     listed = ", ".join(sources[:-1]) + " and " + sources[-1]
     if draw.level == 3:
         body, command = text(sorted(body.splitlines())), f"sort {' '.join(sources)} > {target}"
-        prompt = draw.say(*of("join.sorted"))
+        prompt = draw.say(of("join.sorted"))
     return change(prompt, files, {target: body}, command, listed=listed, target=target)
 
 
@@ -149,13 +149,13 @@ def summary(draw: Draw) -> Task:
     found = sorted({row.split()[place] for row in rows})
     what = ("levels", "users")[place - 1]
     command = f"cut -d' ' -f{place + 1} {source} | sort -u > {target}"
-    prompt = draw.say(*of("summary.distinct"))
+    prompt = draw.say(of("summary.distinct"))
     if draw.level == 2:
         level = draw.any([row.split()[1] for row in rows])
         found = [row for row in rows if f" {level} " in row]
         command = f"grep {level} {source} > {target}"
         what = level
-        prompt = draw.say(*of("summary.level"))
+        prompt = draw.say(of("summary.level"))
     return change(
         prompt, {source: text(rows)}, {target: text(found)}, command, source=source, target=target, what=what
     )

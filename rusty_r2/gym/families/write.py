@@ -21,12 +21,12 @@ def writer(table: str) -> Callable[[Draw], Task]:
     def draw_task(draw: Draw) -> Task:
         made = function(draw, recipes()[table])
         file = f"{names.module(draw)}.py"
-        asked = Template(draw.say(*of("write.ask"))).substitute(
+        asked = Template(draw.say(of("write.ask"))).substitute(
             f=made.name, call=made.call, file=file, says=made.says
         )
         if draw.chance(0.5):
             shown, value = made.shown(made.example), repr(made.example.expected)
-            example = Template(draw.say(*of("write.example"))).substitute(shown=shown, value=value)
+            example = Template(draw.say(of("write.example"))).substitute(shown=shown, value=value)
             asked = then(asked, example)
         return Task(
             name="",
