@@ -139,7 +139,8 @@ class ExecutionTrace:
     """the conversation before this request: {role, content} each"""
     steps: list[Step] = field(default_factory=list)
     ended: str = ""
-    """"done", "turns", or the name of the error that cut it short"""
+    """"done"; "turns", "malformed" or "repeats" (the agent found no end); "refused" (a person said no),
+    "unasked" (nobody was there to say yes); "stopped", "masked", or the name of the error that ended it"""
     task_name: str = ""
     """the gym's task, where it was one"""
     model: str = ""

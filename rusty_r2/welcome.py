@@ -39,9 +39,9 @@ def chat(config: ChatConfig) -> None:
     terminal.chat(config, score=score)
 
 
-def ask(config: AskConfig) -> str | None:
+def ask(config: AskConfig) -> None:
     """One request, one answer."""
-    return terminal.ask(config, score=score)
+    terminal.ask(config, score=score)
 
 
 def score(trace: ExecutionTrace) -> str:

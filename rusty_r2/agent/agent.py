@@ -100,7 +100,7 @@ class RustyAgent(Closing):
             return str(alone.submit(asyncio.run, self.a_run(query, session_id, **options)).result())
 
     async def a_run(self, query: str, session_id: str = "default", **options: Any) -> str:
-        """Work on a request until there is an answer; "" where the turns ran out."""
+        """Work on a request until there is an answer; "" where it ended otherwise."""
         loop = asyncio.get_running_loop()
         session = self.session(session_id)
         here = contextvars.copy_context()  # whoever watches this run also sees the tools it calls

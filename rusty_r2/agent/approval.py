@@ -8,8 +8,9 @@ ask     always       before every command and every edit
         writes       before anything in the folder changes; with a network before every command, too
         never        not at all
 
-A question is answered with yes, no (and why, for the model), always for this kind, or an edited command.
-How it is put to a person is for keyboard.py; where there is nobody, `nobody` says no.
+A question is answered with yes, no, always for this kind, or an edited command. A no with a reason is words
+for the model, which goes on; a bare one ends the request, and so does a question that nobody is there to
+answer (`nobody`). How it is put to a person is for keyboard.py.
 """
 
 from __future__ import annotations
@@ -47,6 +48,13 @@ class Answer:
     """why not, in words for the model"""
     command: str | None = None
     """run this instead"""
+    asked: bool = True
+    """False where nobody was there to be asked"""
+
+    @property
+    def ended(self) -> str:
+        """How a request ends with this answer; "" where it goes on."""
+        return "" if self.yes or self.note else "refused" if self.asked else "unasked"
 
 
 Asker = Callable[[Question], Answer]
@@ -54,8 +62,8 @@ YES = Answer(True)
 
 
 def nobody(question: Question) -> Answer:
-    """Where there is no terminal, what would need a yes gets a no."""
-    return Answer(False, note="there is nobody to ask")
+    """Where there is no terminal, what would need a yes gets none."""
+    return Answer(False, asked=False)
 
 
 @dataclass

@@ -77,7 +77,7 @@ class Keyboard:
         verb = {"run": "run it?", "write": "write it?", "keep": "keep these changes?"}[question.about]
         edit = " [e]dit" if question.about == "run" else ""
         view = " [v]iew all" if self.screen.hidden else ""
-        return f"{verb} [y]es [n]o [a]lways “{one_line(question.kind, 40)}”{edit}{view} > "
+        return f"{verb} [y]es [n]o (n WHY: go on) [a]lways “{one_line(question.kind, 40)}”{edit}{view} > "
 
 
 class Words(Completer):

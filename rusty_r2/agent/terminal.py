@@ -5,9 +5,9 @@
     echo "what is in here?" | rusty chat
 
 A request is worked on in the main loop (rollout.py) for several steps, in the person's folder
-(workspace.py), until there is an answer or the turns run out. Every exchange becomes a trace in the
-store. Ctrl-C stops the answer, not the program. What is typed after a colon is carried out here
-(`COMMANDS`); how things look is in screen.py, how they are typed in keyboard.py.
+(workspace.py), until there is an answer, a bare no of the person, or no turn is left. Every exchange
+becomes a trace in the store. Ctrl-C stops the answer, not the program. What is typed after a colon is
+carried out here (`COMMANDS`); how things look is in screen.py, how they are typed in keyboard.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import tyro
 
 from rusty_r2.agent.address import MindOptions, open_policy
-from rusty_r2.agent.approval import Allow, Approval, Ask, nobody
+from rusty_r2.agent.approval import Allow, Approval, Ask
 from rusty_r2.agent.policy import Listener, Policy, Reply
 from rusty_r2.agent.prompt import conversation
 from rusty_r2.agent.rollout import begin, rollout
@@ -33,6 +33,7 @@ from rusty_r2.agent.screen import Screen, counted
 from rusty_r2.agent.workspace import LIMITS, Workspace
 from rusty_r2.config import home
 from rusty_r2.errors import ConfigError, PolicyError, RustyError
+from rusty_r2.gym.safetext import one_line
 from rusty_r2.protocol import MAX_REPLY
 from rusty_r2.trace import ExecutionTrace, new_id
 
@@ -84,11 +85,16 @@ def chat(config: ChatConfig, *, score: Scorer | None = None, policy: Policy | No
     """Talk until `:q`, Ctrl-D or the end of standard input."""
     live = sys.stdin.isatty() and sys.stdout.isatty()
     with opened(config, Screen(live=live), score, policy) as talk:
-        (_talk_on_a_terminal if live else _talk_in_a_pipe)(talk, config)
+        if live:
+            _talk_on_a_terminal(talk, config)
+        else:
+            _talk_in_a_pipe(talk)
 
 
-def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None = None) -> str | None:
-    """One request, one answer on standard output; what was done on the way goes to standard error."""
+def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None = None) -> None:
+    """One request, one answer on standard output; what was done on the way goes to standard error.
+
+    PolicyError where there is no answer, also after its trace was printed."""
     piped = config.query == "-" and not sys.stdin.isatty()
     query = sys.stdin.read().strip() if piped else config.query.strip()
     if query in ("", "-"):
@@ -101,13 +107,14 @@ def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None
     if config.json:
         import json
 
-        return json.dumps(trace.to_dict())
+        print(json.dumps(trace.to_dict()), flush=True)
+    if trace.ended == "unasked":
+        raise PolicyError(_unasked(trace, "rusty ask"))
     if trace.ended != "done":
         steps = counted(len(trace.steps), "step")
         raise PolicyError(
             f"no answer: {trace.ended} after {steps}. Ask in other words, or talk it over: rusty chat"
         )
-    return None
 
 
 @contextmanager
@@ -214,9 +221,8 @@ class Talk:
     def _end(self, trace: ExecutionTrace, replies: list[Reply]) -> None:
         if trace.ended == "done":
             self.screen.answer(trace.answer)
-        elif trace.ended in UNANSWERED and not isinstance(self.config, AskConfig):  # `ask` says it at its end
-            steps = counted(len(trace.steps), "step")
-            self.screen.error(f"no answer after {steps} ({trace.ended}); say more, or :reset")
+        elif not isinstance(self.config, AskConfig):  # `ask` says it at its end
+            self._no_answer(trace)
         if replies and self.screen.live:
             self.screen.notice(_speed(trace, replies))
         if not self.place.dry:
@@ -228,6 +234,19 @@ class Talk:
                 self.store.append(trace)
             except RustyError as error:
                 self.screen.error(f"not stored: {error}")
+
+    def _no_answer(self, trace: ExecutionTrace) -> None:
+        if trace.ended == "unasked":
+            self.screen.error(_unasked(trace, "rusty chat"))
+        elif trace.ended in UNANSWERED:
+            steps = counted(len(trace.steps), "step")
+            self.screen.error(f"no answer after {steps} ({trace.ended}); say more, or :reset")
+
+
+def _unasked(trace: ExecutionTrace, command: str) -> str:
+    """What was left undone where nobody could be asked, and how to have it done."""
+    undone = one_line(trace.steps[-1].observation.rpartition("SYSTEM_MSG: ")[2], 400)
+    return f"{undone}. To allow it, type: {command} --ask never …"
 
 
 def _shortened(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -290,13 +309,10 @@ def _talk_on_a_terminal(talk: Talk, config: ChatConfig) -> None:
             return
 
 
-def _talk_in_a_pipe(talk: Talk, config: ChatConfig) -> None:
-    """One request a line; nobody can be asked, so what needs a yes is refused."""
+def _talk_in_a_pipe(talk: Talk) -> None:
+    """One request a line; nobody can be asked, so what needs a yes ends its request."""
     from rusty_r2.agent.commands import carry_out
 
-    talk.place.approval.asker = nobody
-    if config.ask != "never":
-        talk.screen.notice("no terminal: what needs a yes is refused (--ask never grants it)")
     for line in sys.stdin:
         if line.strip() and not carry_out(talk, line.rstrip("\n")):
             return

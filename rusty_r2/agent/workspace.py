@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from rusty_r2.agent.approval import YES, Allow, Approval
+from rusty_r2.agent.approval import YES, Allow, Answer, Approval
 from rusty_r2.agent.carry import carry_over
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
@@ -98,6 +98,7 @@ class Workspace(Closing):
         self.max_output, self.max_malformed = max_output, max_malformed
         self._dry, self._copies, self._malformed = False, True, 0
         self._failed: tuple[Cmd | Edit, str] | None = None
+        self._no: Answer | None = None
         self._hidden: set[str] = set()
         self._box: Sandbox | None = None
         self._allow: Allow = "workspace"
@@ -140,7 +141,7 @@ class Workspace(Closing):
         if not self._dry:
             self.close()
         query = (options or {}).get("query", "")
-        self._malformed, self._failed = 0, None
+        self._malformed, self._failed, self._no = 0, None, None
         self.cancel.clear()
         self.journal.begin(query)
         return query + self._named_files(query), {}
@@ -176,6 +177,10 @@ class Workspace(Closing):
             self.close()
             seen = "SYSTEM_MSG: the sandbox failed; this does not count."
             return seen, 0.0, False, True, self._info(masked=True, why=str(error))
+        no, self._no = self._no, None
+        if no is not None and no.ended:
+            return seen, 0.0, False, True, self._info(ok=False, ended=no.ended)
+        ok = ok and no is None
         before, self._failed = self._failed, None if ok else (action, seen)
         if before is not None and before == self._failed:  # a third time would not help either
             self.watcher.notice("the same again, and it failed in the same way: stopped")
@@ -202,7 +207,7 @@ class Workspace(Closing):
             if not self._dry:
                 answer = self.approval.before_writing(action)
                 if not answer.yes:
-                    return _refused(answer.note), False
+                    return self._told_no(answer, "said no", f"not written: {path}"), False
             self._write(path, content)
         except (TaskError, OSError) as error:
             told = f"EDIT refused: {_why(error)}"
@@ -243,7 +248,7 @@ class Workspace(Closing):
         quiet = self._dry and harmless
         answer = YES if quiet else self.approval.before_running(action, harmless=harmless)
         if not answer.yes:
-            return _refused(answer.note), False
+            return self._told_no(answer, "said no", f"not run: {clip(action.command, 200)}"), False
         command = action.command if answer.command is None else answer.command
         if command != action.command:
             self.watcher.command(command)
@@ -274,8 +279,8 @@ class Workspace(Closing):
         answer = self.approval.before_keeping(action)
         try:
             if not answer.yes:
-                reason = f": {answer.note}" if answer.note else ""
-                return [f"SYSTEM_MSG: The user did not keep what this changed{reason}"]
+                undone = f"not kept: {_some(c.path for c in changes)}"
+                return [self._told_no(answer, "did not keep what this changed", undone)]
             left = carry_over(box, changes, self.journal, is_protected, self.limits)
         finally:
             self.close()
@@ -365,6 +370,13 @@ class Workspace(Closing):
 
     # ── words ───────────────────────────────────────────────────────────────────────────────────
 
+    def _told_no(self, answer: Answer, did: str, undone: str) -> str:
+        """A no in words, for the model or only for the trace: `step` sees whether it goes on."""
+        self._no = answer
+        if not answer.asked:
+            return f"SYSTEM_MSG: nobody to ask, so {undone}"
+        return f"SYSTEM_MSG: The user {did}{': ' + answer.note if answer.note else ''}"
+
     def _malformed_reply(self, error: ProtocolError) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self._malformed += 1
         over = self._malformed >= self.max_malformed
@@ -375,10 +387,6 @@ class Workspace(Closing):
 
     def _info(self, **facts: Any) -> dict[str, Any]:
         return {"level": self._box.level if self._box else "", "valid": True, "ok": True, **facts}
-
-
-def _refused(note: str) -> str:
-    return f"SYSTEM_MSG: The user said no{': ' + note if note else ''}"
 
 
 def _why(error: Exception) -> str:

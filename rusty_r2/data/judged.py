@@ -173,6 +173,8 @@ def usable(judged: Iterable[Judged], report: Report) -> list[Judged]:
             report.left_out["half a character in it"] += 1
         elif one.trace.ended == "masked" or (one.score.masked and not by_person(one.trace)):
             report.left_out["the sandbox failed"] += 1
+        elif one.trace.ended == "unasked" and not by_person(one.trace):
+            report.left_out["nobody could be asked"] += 1
         elif one.value is None and one.known_label is None:
             report.left_out["no reward applies"] += 1
         else:

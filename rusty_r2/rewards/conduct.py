@@ -49,6 +49,8 @@ class ToolSuccessReward(BaseReward):
         every, real = calls(trace), real_calls(trace)
         if not every:
             return self._without(trace)
+        if trace.ended in ("refused", "unasked"):
+            return RewardResult(0.0, True, {"calls": len(every)}, error="the last call was not allowed")
         verdict = passed(trace)
         if verdict is None and wants_code(trace.user_query) and not wrote_code(trace):
             return nothing(why="code was asked for, and no call wrote it")

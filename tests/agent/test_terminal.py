@@ -160,6 +160,8 @@ def test_nobody_says_yes_to_what_they_have_not_seen(folder, tmp_path):
         time.sleep(0.5)
         assert not (folder / "a").exists()
         t.type("n")
+        assert "Well." not in t.wait("1 step", "you> "), "a bare no gives the prompt back"
+        t.type("and?")
         t.wait("Well.", "you> ")
         t.type("go on")
         t.wait("keep these changes?", " > ")
@@ -219,11 +221,15 @@ def test_a_hostile_mind_is_only_text(folder, tmp_path):
 
 @needs_ns
 def test_a_pipe_gets_the_answer_and_nothing_else_on_standard_output(folder, tmp_path):
-    model = script(tmp_path, Cmd("cat total.py"), Cmd("echo x > a"), Msg("Two functions."), Msg("Bye."))
-    done = rusty("chat", "--model", model, "--workspace", folder, said="what is here?\nand?\n:q\nnever\n")
+    model = script(tmp_path, Cmd("cat total.py"), Msg("Two functions."), Cmd("echo x > a"), Msg("Bye."))
+    said = "what is here?\nmake a\nand?\n:q\nnever\n"
+    done = rusty("chat", "--model", model, "--workspace", folder, said=said)
     assert done.returncode == 0 and done.stdout == "Two functions.\nBye.\n"
-    assert "$ cat total.py" in done.stderr and "nobody to ask" not in done.stdout
-    assert not (folder / "a").exists(), "nobody said yes"
+    assert "$ cat total.py" in done.stderr
+    allow = "! nobody to ask, so not kept: a. To allow it, type: rusty chat --ask never …\n"
+    assert done.stderr.count(allow) == 1 and not (folder / "a").exists(), "nobody said yes"
+    with TraceStore() as store:
+        assert sorted(trace.ended for trace in store.find()) == ["done", "done", "unasked"]
 
 
 @needs_ns
@@ -238,6 +244,45 @@ def test_ask_answers_once(folder, tmp_path):
     assert trace["user_query"] == "make a" and len(trace["steps"]) == 2
     with TraceStore() as store:
         assert store.count() == 1
+
+
+@needs_ns
+@pytest.mark.parametrize(
+    ("action", "options", "undone"),
+    [
+        (Cmd("echo loud; echo x > a; rm total.py"), (), "not kept: a, total.py"),
+        (Cmd("echo x > a"), ("--ask", "always"), "not run: echo x > a"),
+        (Edit("a", "x"), (), "not written: a"),
+    ],
+)
+def test_ask_ends_where_there_is_nobody_to_ask(folder, tmp_path, action, options, undone):
+    before = snapshot(folder)
+    model = script(tmp_path, action, Msg("Never said."))
+    words = ("ask", "make a", "--model", model, "--workspace", folder, *options)
+    line = f"rusty ask: nobody to ask, so {undone}. To allow it, type: rusty ask --ask never …\n"
+    done = rusty(*words)
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.endswith(line)
+    assert done.stderr.count("nobody") == 1
+    assert ("┊ loud" in done.stderr) is ("loud" in str(action)), "what it printed is shown"
+    told = rusty(*words, "--json")
+    trace = json.loads(told.stdout)
+    assert told.returncode == 1 and told.stderr.endswith(line)
+    assert trace["ended"] == "unasked" and trace["final_response"] == ""
+    assert [step["ok"] for step in trace["steps"]] == [False]
+    assert trace["steps"][0]["observation"].endswith(f"SYSTEM_MSG: nobody to ask, so {undone}")
+    assert snapshot(folder) == before
+    assert rusty(*words, "--ask", "never").stdout == "Never said.\n" and (folder / "a").exists()
+
+
+@needs_ns
+def test_ask_ends_with_a_bare_no(folder, tmp_path):
+    model = script(tmp_path, Cmd("echo x > a"), Msg("Never said."))
+    with Terminal(["-c", DOOR, "ask", "make a", "--model", model, "--workspace", str(folder)]) as t:
+        t.wait("keep these changes?", " > ")
+        t.type("n")
+        t.wait("rusty ask: no answer: refused after 1 step.")
+        assert t.ends() == 1
+    assert "Never said." not in t.text and not (folder / "a").exists()
 
 
 @needs_ns

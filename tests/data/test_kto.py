@@ -11,7 +11,7 @@ from rusty_r2.errors import DataError
 from rusty_r2.rewards.base import BaseReward, RewardResult
 from rusty_r2.rewards.engine import RewardEngine
 from rusty_r2.store import TraceStore
-from rusty_r2.trace import ExecutionTrace
+from rusty_r2.trace import ExecutionTrace, Step
 
 
 class Rated(BaseReward):
@@ -73,6 +73,7 @@ def test_traces_without_request_answer_or_judgement_give_no_row():
         ExecutionTrace(trace_id="b", user_query="q", final_response=""),
         ExecutionTrace(trace_id="c", user_query="What is up?", final_response="The sky is up."),
         ExecutionTrace(trace_id="d", user_query="q", final_response="words", ended="masked"),
+        ExecutionTrace(trace_id="g", user_query="q", steps=[Step('{"action": "CMD"}')], ended="unasked"),
         ExecutionTrace(trace_id="e", user_query="q", final_response="half \ud83d", label=True),
         ExecutionTrace(
             trace_id="f",
@@ -87,6 +88,7 @@ def test_traces_without_request_answer_or_judgement_give_no_row():
         "no answer": 1,
         "no reward applies": 1,
         "the sandbox failed": 1,
+        "nobody could be asked": 1,
         "half a character in it": 2,
     }
     assert "no reward applies" in made.report.table()
