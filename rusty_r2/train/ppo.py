@@ -85,6 +85,8 @@ class PPOConfig:
     """replies of an episode"""
     partial: float = 0.0
     """shaping: this much for each share of the tests passed for the first time"""
+    turn: float = 0.0
+    """added for every reply; a small negative number prefers to be right at once"""
     quiet: float = 0.0
     """share of the training tasks that go as in a chat: no verdict is shown, and a message ends and pays"""
     slots: int = 32

@@ -146,13 +146,13 @@ class Training:
         self.stop = Stop()
 
     def _players(self, sampling: Sampling, grammar: ActionGrammar | None, quiet: float = 0.0) -> Players:
-        env = EnvConfig(max_turns=self.config.max_turns, partial=self.config.partial, quiet=quiet)
+        config = self.config
         return Players(
             self.tokenizer,
-            slots=self.config.slots,
+            slots=config.slots,
             sampling=sampling,
-            max_new_tokens=self.config.max_new_tokens,
-            env=env,
+            max_new_tokens=config.max_new_tokens,
+            env=EnvConfig(config.max_turns, partial=config.partial, turn=config.turn, quiet=quiet),
             grammar=grammar,
         )
 
