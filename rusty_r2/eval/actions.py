@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from rusty_r2.eval import commands, gym
 from rusty_r2.eval.figures import Figure, share
-from rusty_r2.eval.job import Job
+from rusty_r2.eval.job import Job, instead
 from rusty_r2.eval.mind import Ask, Speech, is_action
 from rusty_r2.gym.env import EnvConfig, opening
 
@@ -61,4 +61,5 @@ def _valid(job: Job, wanted: Sequence[str], name: str, *, grammar: bool) -> Figu
                 kept.add(todo[place], {"reply": text, "valid": is_action(text)})
                 bar.advance()
         rows = [kept.rows[asked] for asked in wanted]
-    return share(name, sum(row["valid"] for row in rows), len(rows), note="first replies, greedy")
+    said = {"note": "first replies, greedy", "caveat": instead(job.config, "tldr")}
+    return share(name, sum(row["valid"] for row in rows), len(rows), **said)

@@ -38,8 +38,12 @@ def tasks_of(config: EvalConfig, name: str, split: str = "") -> list[Task] | Non
     path = folder / f"{name}.jsonl"
     if name == "humaneval":
         return list(benchmarks.humaneval(path))
-    part = split or ("test" if config.split == "test" else "validation")
-    return list(benchmarks.mbpp(path, split=part))
+    return list(benchmarks.mbpp(path, split=split or _part(config)))
+
+
+def _part(config: EvalConfig) -> str:
+    """MBPP's own word for what is measured."""
+    return "test" if config.split == "test" else "validation"
 
 
 def shots(config: EvalConfig, count: int) -> list[Shot]:
@@ -61,6 +65,8 @@ def measure(job: Job) -> list[Figure]:
         found = tasks_of(job.config, name)
         if found is None:
             figures.append(absent(f"{name} pass@1", f"no {name}.jsonl; give its folder with --bench"))
+        elif not found:
+            figures.append(absent(f"{name} pass@1", f"{name}.jsonl has no {_part(job.config)} rows"))
         else:
             figures.append(_measure(job, name, job.take(found)))
     return figures
@@ -79,6 +85,6 @@ def _measure(job: Job, name: str, wanted: Sequence[Task]) -> Figure:
                 )
                 bar.advance()
         rows = [row for task in wanted if not (row := kept.rows[task.name])["masked"]]
-    part = "" if name == "humaneval" else ", test" if job.config.split == "test" else ", validation"
+    part = "" if name == "humaneval" else f", {_part(job.config)}"
     note = f"{len(given)} examples, greedy{'' if job.config.constrain else ', free'}{part}"
     return share(f"{name} pass@1", sum(row["passed"] for row in rows), len(rows), note=note)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from rusty_r2.data import pairs
 from rusty_r2.errors import DataError, ProtocolError
 from rusty_r2.eval.figures import Figure, absent, share
-from rusty_r2.eval.job import EvalConfig, Job, bench_rows, heldout_rows
+from rusty_r2.eval.job import EvalConfig, Job, bench_rows, heldout_rows, instead
 from rusty_r2.eval.kept import Kept
 from rusty_r2.eval.mind import Ask, Shot
 from rusty_r2.eval.sandboxed import Twin, can_run
@@ -78,6 +78,8 @@ def measure(job: Job) -> list[Figure]:
         found = pairs_of(job.config, name)
         if found is None:
             figures += [absent(f"{name} exact", f"no {name}.jsonl; give its folder with --bench")]
+        elif not found:
+            figures += [absent(f"{name} exact", f"{name}.jsonl has no {job.config.split} rows")]
         else:
             figures += _measure(job, name, job.take(found))
     return figures
@@ -90,8 +92,9 @@ def _measure(job: Job, name: str, wanted: Sequence[Pair]) -> list[Figure]:
         rows = [kept.rows[_key(pair)] for pair in wanted]
     ran = [row for row in rows if row["executed"] is not None]
     runs = "where gold can be run" if ran else "no gold command of these items can be run here"
+    exact = sum(row["exact"] for row in rows)
     return [
-        share(f"{name} exact", sum(row["exact"] for row in rows), len(rows), note=job.how),
+        share(f"{name} exact", exact, len(rows), note=job.how, caveat=instead(job.config, name)),
         share(f"{name} executed", sum(row["executed"] for row in ran), len(ran), note=runs),
         share(f"{name} is a command", sum(bool(row["command"]) for row in rows), len(rows), detail=True),
         share(f"{name} right program", sum(row["program"] for row in rows), len(rows), detail=True),

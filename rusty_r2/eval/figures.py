@@ -30,6 +30,8 @@ class Figure:
     lower_is_better: bool = False
     note: str = ""
     """how it was measured, or why it was not"""
+    caveat: str = ""
+    """what a reader of the number must know; said below the table"""
     detail: bool = False
     """kept in results.json and the long table, not in the short one"""
 

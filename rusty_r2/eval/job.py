@@ -153,8 +153,14 @@ def bench_rows(config: EvalConfig, name: str, split: str = "") -> list[dict[str,
 
 def heldout_rows(config: EvalConfig, name: str) -> list[dict[str, Any]] | None:
     """The part to report on: test where asked for and there, else dev."""
-    asked = bench_rows(config, name, config.split)
-    return asked if asked or config.split == "dev" else bench_rows(config, name, "dev")
+    return bench_rows(config, name, "dev" if instead(config, name) else config.split)
+
+
+def instead(config: EvalConfig, name: str) -> str:
+    """Where test rows were asked for and dev rows are all there is: the sentence that says so."""
+    if config.split == "dev" or bench_rows(config, name, config.split) or not bench_rows(config, name, "dev"):
+        return ""
+    return f"{name}.jsonl has no {config.split} rows: measured on its dev rows"
 
 
 @lru_cache(maxsize=4)

@@ -73,11 +73,15 @@ def rows(columns: Columns, *, short: bool) -> list[str]:
 
 
 def reasons(columns: Columns, *, short: bool) -> list[str]:
-    """Why figures are missing: said once where it is the same for all."""
+    """Why figures are missing, and what to know of the others: said once where it is the same for all."""
     said = []
     for name in rows(columns, short=short):
         found = {address: find(figures, name) for address, figures in columns.items()}
-        why = {address: one.note for address, one in found.items() if one is not None and not one.measured}
+        why = {
+            address: one.caveat if one.measured else one.note
+            for address, one in found.items()
+            if one is not None and (one.caveat or not one.measured)
+        }
         if len(why) == len(columns) and len(set(why.values())) == 1:
             said.append(f"{name}: {next(iter(why.values()))}")
         else:

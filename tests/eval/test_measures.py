@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rusty_r2.errors import ConfigError, DataError
-from rusty_r2.eval import actions, code, commands, gym, job, safety, speed
+from rusty_r2.eval import actions, code, commands, gym, job, safety, speed, table
 from rusty_r2.eval.job import EvalConfig, Job, bench_rows, heldout_rows
 from rusty_r2.eval.mind import Played
 from rusty_r2.gym import catalog
@@ -180,6 +180,26 @@ def test_splits_are_kept_apart(tmp_path):
     assert "say 5" not in [asked for asked, _ in commands.shots(chosen, "tldr", 8)], "measured, not shown"
     assert [task.name for task in code.tasks_of(chosen, "mbpp")] == ["mbpp/1"]
     assert len(code.shots(chosen, 8)) == 1 and "mbpp" not in code.shots(chosen, 8)[0][0]
+
+
+def test_rows_that_were_not_asked_for_are_never_measured_silently(tmp_path, knowing):
+    end = config(tmp_path, bench=bench(tmp_path), split="test")
+    says_ls = knowing(lambda ask: render(Cmd("ls")))
+    figures = by_name(commands.measure(Job(says_ls, end)))
+    assert figures["nl2bash exact"].count == 1
+    said = "nl2bash exact: nl2bash.jsonl has no test rows: measured on its dev rows"
+    assert said in table.plain({"rusty": list(figures.values())}).splitlines()
+    assert said in table.markdown({"rusty": list(figures.values())}).splitlines()
+    mbpp = by_name(code.measure(Job(says_ls, end)))["mbpp pass@1"]
+    assert not mbpp.measured and mbpp.note == "mbpp.jsonl has no test rows"
+    (end.bench / "tldr.jsonl").write_text('{"description": "a", "command": "b", "split": "train"}\n')
+    tldr = by_name(commands.measure(Job(says_ls, end)))["tldr exact"]
+    assert not tldr.measured and tldr.note == "tldr.jsonl has no test rows"
+    dev = commands.measure(Job(says_ls, config(tmp_path, bench=end.bench)))
+    assert not any(figure.caveat for figure in dev)
+    (end.bench / "tldr.jsonl").write_text('{"description": "a", "command": "b", "split": "dev"}\n')
+    job._rows.cache_clear()
+    assert "no test rows" in actions.measure(Job(says_ls, end))[0].caveat
 
 
 def test_code_is_judged_by_hidden_tests(tmp_path, knowing):
