@@ -13,6 +13,7 @@ RustyError
 ├── CheckpointError   a run folder holds no weights, or weights of another shape
 ├── TrainingError     a run cannot go on: non-finite for too long, nothing to learn from
 ├── PolicyError       a mind could not be reached, or gave no answer
+│   └── ContextFull   a conversation is longer than the mind's context
 └── MissingExtra      an optional part is not installed; the message carries the install line
 
 A message says what happened, what was seen, and ends with the next command to type.
@@ -70,6 +71,10 @@ class TrainingError(RustyError):
 
 class PolicyError(RustyError):
     """A mind could not be reached, or gave no answer."""
+
+
+class ContextFull(PolicyError):
+    """A conversation is longer than the mind's context, and nothing of it was cut."""
 
 
 class MissingExtra(RustyError):

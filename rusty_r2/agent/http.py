@@ -26,7 +26,7 @@ from rusty_r2.agent.policy import Listener, Reply
 from rusty_r2.agent.prompt import Turn, conversation
 from rusty_r2.agent.speech import messages
 from rusty_r2.agent.wire import Refused, Wire, is_here, object_of
-from rusty_r2.errors import PolicyError
+from rusty_r2.errors import ContextFull, PolicyError
 from rusty_r2.lm.grammar import gbnf
 from rusty_r2.protocol import MAX_REPLY, schema
 from rusty_r2.trace import ExecutionTrace
@@ -112,7 +112,7 @@ class HttpPolicy:
                 return
             except Refused as refused:
                 if _is_full(refused):
-                    raise PolicyError(f"{self.name}: {refused}. {self._remedy()}") from refused
+                    raise ContextFull(f"{self.name}: {refused}. {self._remedy()}") from refused
                 if heard.text or len(self._formats) == 1 or not _about_format(refused):
                     raise PolicyError(f"{self.name}: {refused}") from refused
                 self._formats.pop(0)
@@ -120,10 +120,10 @@ class HttpPolicy:
                 raise PolicyError(f"{self.name} sent what is not an answer: {str(error)[:120]!a}") from error
 
     def _check_whole(self, turns: tuple[Turn, ...], heard: _Heard) -> None:
-        """PolicyError where the server read less than it was sent."""
+        """ContextFull where the server read less than it was sent."""
         before = [n for known, n in self._counted.items() if known == turns[: len(known)] and known != turns]
         if heard.tokens_in and before and heard.tokens_in < max(before):
-            raise PolicyError(
+            raise ContextFull(
                 f"{self.name} read {heard.tokens_in} tokens of a conversation that had {max(before)} before: "
                 f"the prompt was cut. {self._remedy()}"
             )
@@ -133,7 +133,7 @@ class HttpPolicy:
                 del self._counted[next(iter(self._counted))]
 
     def _remedy(self) -> str:
-        return "Type: --context with more, or begin again: :reset"
+        return "Type: --context with more, or ask for less"
 
     def _stream(self, turns: Sequence[Turn], form: str, heard: _Heard) -> Iterator[str]:
         raise NotImplementedError
@@ -273,7 +273,7 @@ class OpenAIPolicy(HttpPolicy):
             heard.kept = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0))
 
     def _remedy(self) -> str:
-        return "Start the server with a larger context, or begin again: :reset"
+        return "Start the server with a larger context, or ask for less"
 
 
 def ollama_host() -> str:

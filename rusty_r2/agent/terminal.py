@@ -32,7 +32,7 @@ from rusty_r2.agent.rollout import begin, rollout
 from rusty_r2.agent.screen import Screen, counted
 from rusty_r2.agent.workspace import LIMITS, Workspace
 from rusty_r2.config import home
-from rusty_r2.errors import ConfigError, PolicyError, RustyError
+from rusty_r2.errors import ConfigError, ContextFull, PolicyError, RustyError
 from rusty_r2.gym.safetext import one_line
 from rusty_r2.protocol import MAX_REPLY
 from rusty_r2.trace import ExecutionTrace, new_id
@@ -208,7 +208,7 @@ class Talk:
                 trace = rollout(heard, self.place, fresh, max_turns=self.config.max_turns)
         except (RustyError, KeyboardInterrupt, EOFError) as error:
             stopped = isinstance(error, (Stopped, KeyboardInterrupt, EOFError))
-            self.screen.error(str(error) or "stopped")
+            self.screen.error((str(error) or "stopped") + self._way_out(error))
             why = {} if stopped else {"error": str(error)}
             trace = replace(
                 heard.trace,
@@ -217,6 +217,11 @@ class Talk:
             )
         self._end(trace, heard.replies)
         return trace
+
+    def _way_out(self, error: BaseException) -> str:
+        """What only a conversation has: it can be forgotten."""
+        full = isinstance(error, ContextFull) and not isinstance(self.config, AskConfig)
+        return ", or begin again: :reset" if full else ""
 
     def _end(self, trace: ExecutionTrace, replies: list[Reply]) -> None:
         if trace.ended == "done":

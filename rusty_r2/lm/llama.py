@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from rusty_r2 import machine
 from rusty_r2.closing import Closing
-from rusty_r2.errors import CheckpointError, ConfigError, PolicyError, need
+from rusty_r2.errors import CheckpointError, ConfigError, ContextFull, PolicyError, need
 from rusty_r2.lm.sampling import Sampling
 
 Message = dict[str, str]
@@ -332,9 +332,9 @@ def _refusal(body: bytes, path: Path) -> PolicyError:
     except ValueError:
         said = {"message": body[:200].decode(errors="replace")}
     if said.get("type") == "exceed_context_size_error":
-        return PolicyError(
+        return ContextFull(
             f"the prompt has {said['n_prompt_tokens']} tokens, the context of {path.name} {said['n_ctx']}: "
-            "nothing was cut. Type: --context with more, or begin again: :reset"
+            "nothing was cut. Type: --context with more, or ask for less"
         )
     return PolicyError(f"llama.cpp refused a request to {path.name}: {said.get('message', said)}")
 

@@ -28,7 +28,7 @@ from urllib.request import getproxies
 import numpy as np
 
 from rusty_r2 import machine
-from rusty_r2.errors import CheckpointError, PolicyError, need
+from rusty_r2.errors import CheckpointError, ContextFull, PolicyError, need
 from rusty_r2.lm import smollm2
 from rusty_r2.lm.llama import GREEDY, Message, OnText, Said
 from rusty_r2.lm.sampling import Floats, Sampling, choose, uniform
@@ -159,9 +159,9 @@ class Transformer:
     ) -> Said:
         """Go on from `ids`; log-probabilities are of the words as they were drawn, 0 for the forced ones."""
         if len(ids) >= self.context:
-            raise PolicyError(
+            raise ContextFull(
                 f"the prompt has {len(ids)} tokens, the context {self.context}: nothing was cut. "
-                "Type: --context with more (if the model has it), or begin again: :reset"
+                "Type: --context with more (if the model has it), or ask for less"
             )
         started = time.perf_counter()
         memory = self._remembered(ids)

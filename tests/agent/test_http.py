@@ -171,7 +171,7 @@ def test_a_real_server_replies_with_actions_and_reads_only_what_is_new(small_lla
 def test_a_real_server_refuses_what_does_not_fit(small_llama, monkeypatch):
     monkeypatch.setenv("RUSTY_API_KEY", small_llama.key)
     policy = open_policy(f"{small_llama.url}#{small_llama.name}", MindOptions(max_new_tokens=4))
-    with pytest.raises(PolicyError, match="exceeds the available context .* larger context, or begin again"):
+    with pytest.raises(PolicyError, match="exceeds the available context .* larger context, or ask for less"):
         policy.reply(ExecutionTrace(user_query="word " * 1100))
 
 

@@ -312,6 +312,15 @@ def test_no_answer_is_an_error_of_one_line(folder, tmp_path):
     assert ":reset" not in done.stderr and done.stderr.count("no answer") == 1
 
 
+def test_a_full_context_names_what_can_be_typed_where_it_is_said(folder, small_gguf):
+    long = "word " * 300
+    where = ("--model", f"gguf:{small_gguf}", "--workspace", folder, "--context", "256")
+    once = rusty("ask", long, *where).stderr
+    assert "--context with more, or ask for less" in once and ":reset" not in once
+    told = rusty("chat", *where, said=long + "\n").stderr
+    assert "or ask for less, or begin again: :reset" in told
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
