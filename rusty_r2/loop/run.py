@@ -119,11 +119,11 @@ def go(config: LoopConfig, *, registry: Registry | None = None, mind: Mind | Non
 def open_round(config: LoopConfig) -> Path:
     """The round that was begun and not finished, or a new one."""
     root = config.folder
-    rounds = sorted(path for path in root.glob("round-[0-9]*/"))
-    number = int(rounds[-1].name.removeprefix("round-")) if rounds else 0
-    if not rounds or (rounds[-1] / FINISHED).exists():
-        number += 1
-    folder = root / f"round-{number:03d}"
+    found = {path.name.removeprefix("round-"): path for path in root.glob("round-*/")}
+    rounds = {int(number): path for number, path in found.items() if number.isdecimal()}
+    newest = max(rounds, default=0)
+    begun = newest in rounds and not (rounds[newest] / FINISHED).exists()
+    folder = rounds[newest] if begun else root / f"round-{newest + 1:03d}"
     folder.mkdir(parents=True, exist_ok=True)
     said = resolved(config) | {"store": without_password(config.store)}
     files.write(folder / "config.json", json.dumps(said, indent=2) + "\n")

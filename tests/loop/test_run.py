@@ -83,6 +83,15 @@ def test_the_stores_password_is_not_written_down(tmp_path):
     assert "me@db/traces" in told and "hush" not in told
 
 
+def test_rounds_are_in_the_order_of_their_numbers(tmp_path):
+    config = LoopConfig(out=tmp_path)
+    for name in ("round-002", "round-999", "round-1000", "round-3-old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "finished.json").write_text("{}")
+    assert open_round(config).name == "round-1001"
+    assert open_round(config).name == "round-1001", "begun, and not finished"
+
+
 # ── killed at every stage, with a mind that costs nothing ────────────────────────────────────────────
 
 ROUND = """
