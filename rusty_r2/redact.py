@@ -65,6 +65,17 @@ _LOGIN = re.compile(
     r"""(?P<before>\bcurl\s(?:[^\n|;]{0,200}?\s)?(?:-[a-zA-Z]{0,8}u\s?|--user[= ])"""
     r"""\\{0,3}["']?[^\s:"'\\]{1,64}:)(?P<secret>[^\s"'\\]{4,256})"""
 )
+_CLIENT = r"(?:mysql\w*|mariadb[\w-]*|mydumper)"
+"""programs that take a password glued to `-p`, also behind flags that have no value"""
+_GLUED = r"(?:-[ABCEGHLNXbfinqrstvw]{0,6}p|--password=)"
+_CLIENTS = re.compile(
+    rf"""(?P<before>\b{_CLIENT}\s(?:(?:[^\n|;&\\]|\\(?!n)){{0,400}}?\s)?{_GLUED}(?P<quote>\\{{0,3}}["'])?)
+        (?P<secret>(?(quote)(?:(?!(?P=quote)).){{1,256}}|(?:[^\s"'\\;|&<>)]|\\(?!["'nrt\\])){{1,256}}))""",
+    re.X,
+)
+_PROGRAM = re.compile(rf"(?:.*/)?{_CLIENT}", re.S)
+_GLUED_ARGUMENT = re.compile(rf"(?P<before>{_GLUED})(?P<secret>.+)", re.S)
+_STAND_IN = re.compile(r"[A-Z_]+\d?|[\d.]*:?\d+:\d+(?:/\w+)?")  # PASSWORD, or a container's port 3306:3306
 _PLACEHOLDER = re.compile(
     r"^[\[<{$(]|\$[{(]|\.\.\.|\.\*|x{4,}|\*{3}|your|example|changeme"
     r"|^(?:none|null|true|false|os\.|self\.|get)|^(?:password|passwd|token|secret)$",
@@ -90,13 +101,13 @@ def redact(text: str) -> tuple[str, int]:
         return cut("named", match["before"] + match["quote"]) if found else match[0]
 
     def flag(match: re.Match[str]) -> str:
-        stand_in = match["secret"].isupper() or _PLACEHOLDER.search(match["secret"])
-        return match[0] if stand_in else cut("flag", match["before"])
+        return match[0] if _stands_in(match["secret"]) else cut("flag", match["before"])
 
     text = _SHAPE.sub(lambda m: cut((m.lastgroup or "secret").replace("_", "-")), text)
     text = _URL.sub(lambda m: m[0] if _PLACEHOLDER.match(m["secret"]) else cut("url", m["before"]), text)
     text = _BEARER.sub(lambda m: cut("bearer", m["before"]), text)
     text = _LOGIN.sub(lambda m: m[0] if _PLACEHOLDER.match(m["secret"]) else cut("login", m["before"]), text)
+    text = _CLIENTS.sub(flag, text)
     text = _NAMED.sub(named, text)
     text = _FLAG.sub(flag, text)
     text = _RANDOM.sub(lambda m: cut("random") if _looks_random(m[0]) else m[0], text)
@@ -113,9 +124,21 @@ def redact_all(value: Any, key: Any = "") -> tuple[Any, int]:
         return {name: part for name, (part, _) in parts.items()}, sum(n for _, n in parts.values())
     if isinstance(value, (list, tuple)):
         names = [key, *(one if isinstance(one, str) and _ARGUMENT.fullmatch(one) else key for one in value)]
-        items = [redact_all(item, name) for item, name in zip(value, names, strict=False)]
+        client = any(isinstance(one, str) and _PROGRAM.fullmatch(one) for one in value)
+        glued = [_GLUED_ARGUMENT.fullmatch(one) if client and isinstance(one, str) else None for one in value]
+        items = [
+            (f"{found['before']}[redacted:flag]", 1)
+            if found and not _stands_in(found["secret"])
+            else redact_all(item, name)
+            for item, name, found in zip(value, names, glued, strict=False)
+        ]
         return type(value)(part for part, _ in items), sum(n for _, n in items)
     return value, 0
+
+
+def _stands_in(value: str) -> bool:
+    """Whether a value is only the place of one."""
+    return bool(_STAND_IN.fullmatch(value) or _PLACEHOLDER.search(value))
 
 
 def entropy(text: str) -> float:
