@@ -6,7 +6,7 @@ recurrent model would rather know a few hundred names by heart than carry an unk
 its reply. Here every name is made of any words of the tokenizer, so nothing can be known by heart: `chmod +x
 quark_Lantern7.sh` can only be copied. The requests are none of the gym's families, and what a lesson asks for
 is in lessons.toml: one line for what is said, one for what is done. The other lessons are refusals.py,
-programs.py and talk.py; `SHARES` says how much of each.
+programs.py, talk.py and everyday.py; `SHARES` says how much of each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from string import Template
 from typing import Any
 
 from rusty_r2.agent.prompt import SYSTEM
-from rusty_r2.data import programs, refusals, talk
+from rusty_r2.data import everyday, programs, refusals, talk
 from rusty_r2.data.episode import Episode, Turn, say
 from rusty_r2.data.names import Namer, vocabulary
 from rusty_r2.protocol import Action, Cmd, Edit, Msg
@@ -156,5 +156,6 @@ SHARES: tuple[tuple[Callable[[Namer], Episode], int], ...] = (
     (programs.program, 12),
     (talk.talk, 3),
     (talk.tool, 2),
+    (everyday.everyday, 14),
 )
 """how often each kind of lesson comes"""

@@ -222,12 +222,12 @@ BREAKS: tuple[Callable[[str], str], ...] = (
 def _script(task: Task, rng: random.Random, chances: Chances) -> tuple[str, list[Turn]]:
     """What to do, in order, and what kind of episode that makes."""
     actions = gold(task)
-    if asks(task) and rng.random() < 0.3:
-        actions = [*actions[:-1], Msg(voice.answer(task.message, rng))]
-    elif waits(task, ENV):
-        actions = [*actions, Msg(voice.done(rng, "untested"))]
-    script = [say(action) for action in actions]
     kind = "STEPS" if len(actions) > 1 else actions[0].kind
+    if not asks(task):
+        actions += [Msg(voice.done(rng, "untested"))] if waits(task, ENV) else []
+    elif rng.random() < 0.3:
+        actions[-1] = Msg(voice.answer(task.message, rng))
+    script = [say(action) for action in actions]
     chance = rng.random()
     if chance < chances.malformed:
         return "REPAIR", [("assistant", malformed(script[0][1], rng), False), *script]

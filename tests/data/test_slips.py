@@ -8,10 +8,11 @@ from rusty_r2.data.episode import Episode
 from rusty_r2.data.played import Chances, play
 from rusty_r2.data.slips import slip
 from rusty_r2.gym import catalog
+from rusty_r2.gym.env import asks
 from rusty_r2.gym.families.base import is_held
 from rusty_r2.gym.families.words import WORDS
 from rusty_r2.gym.proof import gold
-from rusty_r2.protocol import Cmd, Edit, Msg, parse
+from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
 from rusty_r2.task import Task, Tree
 
 TASKS = list(catalog.tasks("train", seed=11, count=300))
@@ -60,6 +61,16 @@ def test_what_is_taught_was_played_and_every_mistake_can_be_seen():
         assert "TEST_RESULT:" in seen[1] or not seen[1].startswith(("exit 0", "wrote "))
         assert "TEST_RESULT: all pass" in said(episode) or isinstance(parse(episode.turns[-1][1]), Msg)
     assert {type(parse(one.turns[2][1])) for one in episodes} == {Cmd, Edit}
+
+
+def test_nearly_every_task_can_be_played_questions_too():
+    questions = [task for task in TASKS if asks(task)][:30]
+    for some in (questions, TASKS[:60]):
+        made = list(play(some, seed=0, source="gym", chances=Chances(0, 0, 0, 0)))
+        assert len(made) == len(some)
+    assert {one.turns[-1][1] for one in play(questions, seed=0, source="gym")} & {
+        render(Msg(task.message)) for task in questions
+    }, "mostly the bare answer"
 
 
 def said(episode: Episode) -> str:

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""Everyday lessons: each wording says all that its command needs, and none of them is an exam item."""
+
+import itertools
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rusty_r2.data.everyday import entries, everyday
+from rusty_r2.data.names import Namer, vocabulary
+from rusty_r2.eval import evaluate
+from rusty_r2.gym.families import FAMILIES
+from rusty_r2.gym.families.base import part
+from rusty_r2.gym.families.wordings import wordings
+from rusty_r2.lm.tokenizer import Tokenizer
+from rusty_r2.protocol import Cmd, Msg, parse
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SLOT = re.compile(r"(?<!\$)\$([a-z]+\d*)")
+EVERY = [pytest.param(one, id=one["do"]) for one in entries()]
+WORDS = vocabulary(Tokenizer.load())
+
+
+def made(count, seed=0):
+    return [everyday(Namer(WORDS, random.Random(f"{seed}/{number}"))) for number in range(count)]
+
+
+def bare(text):
+    """Words alone; whatever is filled in stands as one sign."""
+    return tuple(re.findall(r"[a-z]+|#", re.sub(r"\$[a-z]+\d*", "#", text.lower())))
+
+
+def spelled(text):
+    """A wording in every one of its choices."""
+    parts = re.split(r"\(([^()|]*(?:\|[^()|]*)+)\)", text)
+    return ("".join(made) for made in itertools.product(*(one.split("|") for one in parts)))
+
+
+@pytest.mark.parametrize("one", EVERY)
+def test_every_wording_names_what_the_command_needs(one):
+    needed = set(SLOT.findall(one["do"].replace("$$", "")))
+    for said in one["say"]:
+        assert set(SLOT.findall(said.replace("$$", ""))) == needed, said
+    assert len(set(one["say"])) == len(one["say"]) >= 7
+
+
+def test_no_two_entries_have_the_same_command():
+    commands = [one["do"] for one in entries()]
+    assert sorted(commands) == sorted(set(commands))
+
+
+def test_no_wording_is_one_of_the_gyms_held_out_ones():
+    """Of families that are held out as a whole, none at all."""
+    said = {bare(made) for one in entries() for text in one["say"] for made in spelled(text)}
+    whole = {name for name, family in FAMILIES.items() if family.split == "heldout"}
+    for name, lines in wordings().items():
+        held = lines if name.partition(".")[0] in whole else part(lines, held=True)
+        assert not said & set(map(bare, held)), name
+
+
+def test_none_is_an_exam_item():
+    file = Path(evaluate.__file__).with_name("commands.toml")
+    exam = tomllib.loads(file.read_text(encoding="utf-8"))["heldout"]
+    asked = {re.sub(r"\W+", " ", item[0].lower()).strip() for item in exam}
+    for episode in made(3000):
+        request = episode.turns[1][1].partition("\n\nFILES:")[0]
+        assert re.sub(r"\W+", " ", request.lower()).strip() not in asked
+
+
+def test_every_command_is_one_that_bash_can_read():
+    """All at once, each in a function of its own: a syntax error names its line."""
+    commands = [parse(episode.turns[2][1]).command for episode in made(1500)]
+    script = "\n".join(f"f{number}() {{ {command}\n}}" for number, command in enumerate(commands))
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=60)
+    assert checked.stderr == ""
+
+
+def test_what_is_done_ends_with_a_word_only_where_nothing_is_printed():
+    episodes = made(1500)
+    for episode in episodes:
+        action = parse(episode.turns[2][1])
+        assert isinstance(action, Cmd)
+        if len(episode.turns) > 3:
+            assert episode.turns[3] == ("observation", "exit 0")
+            last = parse(episode.turns[4][1])
+            assert isinstance(last, Msg)
+            assert not re.search("pass|test|green", last.message.lower())
+    assert 100 < sum(len(episode.turns) > 3 for episode in episodes) < 600
