@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """The commands of every day, asked for in many ways, in a folder with made-up files.
 
-What is asked and done is in everyday.toml; the notation is that of names.py, and `here` names what lies in the
-folder. A command that prints nothing is now and then followed by the word that it is done; what others
+What is asked and done is in everyday.toml; the notation is that of names.py, and `here` names what lies in
+the folder. A command that prints nothing is now and then followed by the word that it is done; what others
 print is for the gym and the terminal to show.
 """
 

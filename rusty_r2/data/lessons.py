@@ -156,6 +156,6 @@ SHARES: tuple[tuple[Callable[[Namer], Episode], int], ...] = (
     (programs.program, 12),
     (talk.talk, 3),
     (talk.tool, 2),
-    (everyday.everyday, 14),
+    (everyday.everyday, 20),
 )
 """how often each kind of lesson comes"""

@@ -53,7 +53,8 @@ def weights_of(folder):
 def test_stopped_and_resumed_is_never_stopped_bit_for_bit(start, drills, tmp_path, advantage):
     options = SMALL | {"advantage": advantage, "group_size": 2}
     if advantage == "gae":
-        options |= {"replay": drills, "replay_rows": 2, "wide_names": True, "freeze_words": True, "quiet": 0.5}
+        options |= {"replay": drills, "replay_rows": 2}
+        options |= {"wide_names": True, "freeze_words": True, "quiet": 0.5}
     whole = ppo.train(PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "whole", **options))
     half = PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "half", **options)
     # the same run, ended after its first round as a kill between two rounds would
