@@ -76,15 +76,26 @@ def folder() -> Path:
 
 
 def _whole(made: Path) -> bool:
-    """Every file there with its length; the large one's checksum was taken when it was written."""
+    """Every file there with its length, and a tokenizer as it is made now.
+
+    The large file's checksum was taken when it was written."""
     try:
         sums = json.loads((made / files.CHECKSUMS).read_text())
         small = [name for name in sums if not name.endswith(".safetensors")]
-        return _tensors_whole(made / "model.safetensors") and all(
-            files.digest(made / name) == sums[name] for name in small
+        return (
+            _tensors_whole(made / "model.safetensors")
+            and all(files.digest(made / name) == sums[name] for name in small)
+            and _splits_and_joins(json.loads((made / "tokenizer.json").read_text(encoding="utf-8")))
         )
     except (OSError, ValueError):
         return False
+
+
+def _splits_and_joins(tokenizer: dict[str, Any]) -> bool:
+    """Whether a written tokenizer has the parts that `_tokenizer` sets; older folders have others."""
+    first = tokenizer.get("pre_tokenizer") or {}
+    splits = [part["type"] for part in first.get("pretokenizers", ())]
+    return splits == ["Digits", "ByteLevel"] and (tokenizer.get("decoder") or {}).get("type") == "ByteLevel"
 
 
 def _tensors_whole(path: Path) -> bool:
@@ -144,7 +155,7 @@ def _check(target: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(target), local_files_only=True)
     pieces = tokenizer.convert_ids_to_tokens(tokenizer(PROBE)["input_ids"])
     said = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
-    plain = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"]["type"] == "ByteLevel"
+    plain = _splits_and_joins(json.loads(tokenizer.backend_tokenizer.to_str()))
     if pieces[:3] != ["ĊĠĠĠĠ", "4", "2"] or "<|im_start|>user\nhi<|im_end|>" not in said or not plain:
         raise CheckpointError(f"the tokenizer made of {GGUF} is not SmolLM2's: {pieces} {said!a:.80}")
 

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("transformers", reason="pip install 'rusty-r2[lora]'")
 
 from rusty_r2 import files
+from rusty_r2.config import home
 from rusty_r2.errors import CheckpointError, ConfigError, MissingExtra
 from rusty_r2.lm import smollm2
 
@@ -74,6 +75,37 @@ def test_no_room_on_the_disk_is_said_before_it_is_filled(some_file, monkeypatch)
     monkeypatch.setattr(smollm2, "NEEDED_MB", 1 << 40)
     with pytest.raises(ConfigError, match="MB free and SmolLM2 needs"):
         smollm2.folder()
+
+
+@pytest.mark.parametrize(
+    ("split", "join", "kept"),
+    [
+        (["Digits", "ByteLevel"], {"type": "ByteLevel"}, True),
+        (["Digits", "ByteLevel"], {"type": "Sequence", "decoders": [{"type": "ByteFallback"}]}, False),
+        (["ByteLevel"], {"type": "ByteLevel"}, False),
+        ([], None, False),
+    ],
+)
+def test_a_folder_that_an_older_library_made_is_made_again(split, join, kept, some_file, monkeypatch):
+    """Constrained decoding reads the bytes of words through a plain byte-level decoder and no other."""
+    header = b'{"x": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}'
+    tensors = len(header).to_bytes(8, "little") + header + b"x"
+
+    def convert(source, target, split=("Digits", "ByteLevel"), join=(("type", "ByteLevel"),)):
+        first = {"type": "Sequence", "pretokenizers": [{"type": kind} for kind in split]} if split else None
+        told = {"pre_tokenizer": first, "decoder": join and dict(join), "made": source.name}
+        (target / "tokenizer.json").write_text(json.dumps(told))
+        (target / "model.safetensors").write_bytes(tensors)
+
+    made = home() / "cache" / "SmolLM2-135M-Instruct"
+    with files.whole_folder(made) as beside:
+        convert(made, beside, split, join)
+    monkeypatch.setattr(smollm2, "DIGEST", files.digest(some_file))
+    monkeypatch.setattr(smollm2, "NEEDED_MB", 0)
+    monkeypatch.setattr(smollm2, "_convert", convert)
+    assert smollm2.folder() == made and files.verify(made) == ""
+    by = json.loads((made / "tokenizer.json").read_text())["made"]
+    assert by == (made.name if kept else some_file.name)
 
 
 def test_half_a_folder_is_made_again(smollm2, tmp_path, monkeypatch):
