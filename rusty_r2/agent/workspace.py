@@ -96,7 +96,7 @@ class Workspace(Closing):
         self.cancel = threading.Event()
         """set it to end the command that runs now"""
         self.max_output, self.max_malformed = max_output, max_malformed
-        self._dry, self._copies, self._malformed = False, True, 0
+        self._dry, self._copies, self._malformed, self._used = False, True, 0, ""
         self._failed: tuple[Cmd | Edit, str] | None = None
         self._no: Answer | None = None
         self._hidden: set[str] = set()
@@ -141,7 +141,7 @@ class Workspace(Closing):
         if not self._dry:
             self.close()
         query = (options or {}).get("query", "")
-        self._malformed, self._failed, self._no = 0, None, None
+        self._malformed, self._failed, self._no, self._used = 0, None, None, ""
         self.cancel.clear()
         self.journal.begin(query)
         return query + self._named_files(query), {}
@@ -242,6 +242,7 @@ class Workspace(Closing):
 
     def _command(self, action: Cmd) -> tuple[str, bool]:
         box = self._opened()
+        self._used = box.level  # told when the view is closed, too
         copied = self._dry or self._copies or self.allow == "read"
         harmless = copied and self.allow != "network"  # what was sent away cannot be taken back
         self.watcher.command(action.command)
@@ -286,8 +287,7 @@ class Workspace(Closing):
             self.close()
         if left:
             self.watcher.notice(f"not kept: {_some(left)}")
-            return [f"SYSTEM_MSG: Not kept: {_some(left)}"]
-        return []
+        return [f"SYSTEM_MSG: Not kept: {_some(left)}"] if left else []
 
     def _compared(self, box: Sandbox, changes: Sequence[Change]) -> list[str]:
         """The diff of the first files that changed; those it leaves out are named."""
@@ -386,7 +386,7 @@ class Workspace(Closing):
         return seen, 0.0, False, over, info
 
     def _info(self, **facts: Any) -> dict[str, Any]:
-        return {"level": self._box.level if self._box else "", "valid": True, "ok": True, **facts}
+        return {"level": self._box.level if self._box else self._used, "valid": True, "ok": True, **facts}
 
 
 def _why(error: Exception) -> str:

@@ -11,7 +11,9 @@ from dataclasses import replace
 import pytest
 
 from rusty_r2.agent.approval import Answer, Approval
+from rusty_r2.agent.policy import ScriptedPolicy
 from rusty_r2.agent.protected import PROTECTED, is_protected
+from rusty_r2.agent.rollout import begin, rollout
 from rusty_r2.agent.screen import Screen
 from rusty_r2.agent.workspace import LIMITS, Unseen, Workspace
 from rusty_r2.errors import ConfigError
@@ -67,6 +69,17 @@ def place(folder, ask="never", *answers, **options):
 def do(work, action):
     seen, _, done, cut, info = work.step(render(action) if not isinstance(action, str) else action)
     return seen, done or cut, info
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level == "ns" or os.geteuid() != 0])
+@pytest.mark.parametrize("command", ["touch made", "cat total.py"])
+def test_a_trace_tells_how_its_only_command_was_bound(folder, level, command):
+    policy = ScriptedPolicy(render(Cmd(command)), render(Msg("Done.")))
+    with place(folder, level=level) as work:
+        trace = rollout(policy, work, begin(policy, work, query="x"))
+        assert (trace.ended, trace.sandbox_level) == ("done", level)
+        policy = ScriptedPolicy(render(Msg("Hello.")))
+        assert rollout(policy, work, begin(policy, work, query="y")).sandbox_level == "", "nothing was run"
 
 
 @needs_ns
