@@ -68,6 +68,9 @@ class Session:
 
 
 class RustyAgent(Closing):
+    _trace_collector: Any = None
+    """who records this agent from outside (hooks.py)"""
+
     def __init__(
         self,
         policy: Policy | str = "rusty",
@@ -160,6 +163,9 @@ class RustyAgent(Closing):
             self.total_tokens_out += trace.total_tokens_out
             self.total_llm_calls += trace.llm_calls_count
             self.last_trace = trace
+        watched = getattr(self._trace_collector, "current_trace", None)
+        if watched is not None:  # the answer alone does not tell how a run ended
+            watched.ended = trace.ended
         if self.store is not None:
             self.store.append(trace)
 

@@ -324,6 +324,31 @@ def test_our_own_agent_with_its_commands_and_edits(collector, tmp_path):
     assert trace.agent_name == "rusty" and trace.llm_calls_count == 3 and trace.total_tokens_out > 0
 
 
+def test_a_trace_of_our_own_agent_tells_how_the_run_ended_also_side_by_side(collector, tmp_path):
+    scripts = {
+        "done": ScriptedPolicy(render(Msg("Yes."))),
+        "malformed": ScriptedPolicy("uh", "uh", "uh"),
+        "turns": ScriptedPolicy(*[render(Edit(f"{n}.txt", "x")) for n in range(9)]),
+        "PolicyError": ScriptedPolicy(),
+    }
+
+    class Mind(ScriptedPolicy):
+        def reply(self, trace, *, listen=None):
+            return scripts[trace.user_query].reply(trace, listen=listen)
+
+    async def many(agent):
+        runs = (agent.a_run(query, session_id=str(n)) for n, query in enumerate([*scripts] * 3))
+        return await asyncio.gather(*runs, return_exceptions=True)
+
+    with RustyAgent(Mind(), lambda: Workspace(tmp_path, approval=Approval("never")), max_turns=4) as agent:
+        hook_into_agent(agent, collector)
+        asyncio.run(many(agent))
+        found = [(trace.user_query, trace.ended) for trace in collector.load_traces()]
+        assert sorted(found) == sorted((name, name) for name in [*scripts] * 3)
+        unhook(agent)
+        assert agent.run("done") == "Yes."
+
+
 def test_our_own_agents_runs_side_by_side(collector, tmp_path):
     script = ScriptedPolicy(render(Edit("a.txt", "x")), render(Msg("Written.")))
     with RustyAgent(script, lambda: Workspace(tmp_path, approval=Approval("never"))) as agent:
