@@ -26,6 +26,8 @@ from rusty_r2.train import lora
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 STATS = "training_stats.json"
 """what `RLTrainer.save_model` puts beside a model"""
+SMALL = 16_000_000
+"""bytes for tokenizer and card"""
 WORDS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
@@ -68,6 +70,8 @@ def merge_into(path: Path, target: Path) -> Path:
     _refuse_to_lose(target)
     options = lora.LoraOptions(base_model=str(adapter), device="cpu", precision="fp32")
     model, tokenizer = lora.open_model(options)
+    weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    _enough_room(adapter, target, weights)
     with files.whole_folder(target) as folder:
         _save(model, tokenizer, folder)
         facts = _facts(adapter)
@@ -80,6 +84,17 @@ def merge_into(path: Path, target: Path) -> Path:
 def _refuse_to_lose(target: Path) -> None:
     if not files.may_replace(target, also=[STATS]):
         raise ConfigError(f"{target} holds other files, which would be lost. Type: --output NEW_FOLDER")
+
+
+def _enough_room(adapter: Path, target: Path, needed: int, more: str = "") -> None:
+    """ConfigError, before anything is written; the command in it helps whoever asked for the merge."""
+    place = next(path for path in (target.absolute(), *target.absolute().parents) if path.exists())
+    free, needed = shutil.disk_usage(place).free, int(needed * 1.02) + SMALL
+    if free < needed:
+        raise ConfigError(
+            f"{place} has {free // 10**6:,} MB free and {target.name} needs {needed // 10**6 + 1:,}. "
+            f"Free some, or name another disk: rusty train merge {adapter}{more} --output FOLDER"
+        )
 
 
 def _save(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -100,10 +115,11 @@ def copy_adapter(path: Path, target: Path) -> Path:
     """The adapter alone at `target`, with tokenizer and card."""
     adapter = find_adapter(path)
     _refuse_to_lose(target)
+    wanted = [path for name in (*ADAPTER, *WORDS) if (path := adapter / name).is_file()]
+    _enough_room(adapter, target, sum(path.stat().st_size for path in wanted), " --adapter-only")
     with files.whole_folder(target) as folder:
-        for name in (*ADAPTER, *WORDS):
-            if (adapter / name).is_file():
-                shutil.copy2(adapter / name, folder / name)
+        for path in wanted:
+            shutil.copy2(path, folder / path.name)
         (folder / "README.md").write_text(card(_facts(adapter)), encoding="utf-8")
     return target
 

@@ -1,6 +1,7 @@
 """Adapter and base as one folder that others read, with a card that tells where it came from."""
 
 import json
+import shutil
 
 import pytest
 
@@ -110,6 +111,22 @@ def test_our_own_rwkv_merges_into_a_checkpoint_of_ours(tiny_rwkv, rows, tmp_path
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         assert torch.allclose(ours(ids)[0], theirs(input_ids=ids).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_no_room_on_the_disk_is_said_before_anything_is_written(trained, tmp_path, monkeypatch, alone):
+    usage = shutil.disk_usage(tmp_path)
+    target = tmp_path / "far" / "there"
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=16_000_000))
+    with pytest.raises(
+        ConfigError, match=r" has 16 MB free and there needs \d+\..*--output FOLDER$"
+    ) as caught:
+        merge(MergeConfig(trained, output=target, adapter_only=alone))
+    command = f"rusty train merge {run.newest(trained)}{' --adapter-only' if alone else ''} --output FOLDER"
+    assert "\n" not in str(caught.value) and command in str(caught.value)
+    assert not target.parent.exists()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=40_000_000))
+    assert merge(MergeConfig(trained, output=target, adapter_only=alone)) == target
 
 
 def test_a_folder_without_an_adapter_is_one_line(tmp_path, tiny_llama):
