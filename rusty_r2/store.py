@@ -13,6 +13,7 @@ come from files is in archive.py.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -288,9 +289,24 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     """Write-ahead log, flushed at each commit; transactions are begun by `_begin_sqlite`."""
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("busy_timeout=60000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    cursor.execute("PRAGMA busy_timeout=60000")
+    _use_log(cursor)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _use_log(cursor: Any, patience: float = 60.0) -> None:
+    """A new file is turned to its log by one opener alone, and for that SQLite itself does not wait."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

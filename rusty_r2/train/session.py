@@ -152,6 +152,8 @@ class Session:
         again = self.config.gradient_checkpointing
         model.config = dataclasses.replace(model.config, gradient_checkpointing=again)
         model.value_head.requires_grad_(False)
+        for table in (model.token_embedding, model.lm_head):
+            table.requires_grad_(not self.config.freeze_words)
         return model.train()
 
     def _rate(self, step: int) -> float:

@@ -57,6 +57,8 @@ class SupervisedConfig:
     """pull of matrices towards zero; other parameters have none"""
     layer_lr: bool = True
     """time_decay learns twice, time_first three times as fast"""
+    freeze_words: bool = False
+    """leave the tables of words (embedding and head) as they are: less work, and a smaller patch to ship"""
     clip: float = 1.0
     """longest gradient; longer ones are scaled down to it; 0: no limit"""
     beta2: float = 0.99
