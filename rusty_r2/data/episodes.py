@@ -26,7 +26,7 @@ from typing import Any
 
 from rusty_r2 import files
 from rusty_r2.agent.prompt import SYSTEM
-from rusty_r2.data import coding, pairs, voice
+from rusty_r2.data import coding, everyday, pairs, voice
 from rusty_r2.data.dedup import digest_of
 from rusty_r2.data.drills import task_names
 from rusty_r2.data.episode import Episode, ask, from_record
@@ -161,8 +161,11 @@ def collect(config: EpisodesConfig, held: NearHeldOut, meter: Meter) -> Iterator
         tasks = catalog.tasks("train", seed=config.seed, count=config.gym, some=some, wider=task_names(None))
         yield from _weigh(meter.track(playing(tasks, source="gym"), "gym tasks played", config.gym), 50.0)
     if config.lessons:
-        made = lessons(vocabulary(Tokenizer.load()), config.lessons, seed=config.seed)
+        words, few = vocabulary(Tokenizer.load()), config.lessons // 4
+        made = lessons(words, config.lessons, seed=config.seed)
         yield from _weigh(meter.track(made, "lessons", config.lessons), 10.0)
+        run = everyday.played(words, few, seed=config.seed)
+        yield from _weigh(meter.track(run, "everyday commands", few), 30.0)
     yield from _weigh(voice.small_talk(rng), 1.5)
     yield from _weigh(voice.refusals(), 1.0)
     for path in _sources(config):

@@ -2,14 +2,16 @@
 """The commands of every day, asked for in many ways, in a folder with made-up files.
 
 What is asked and done is in everyday.toml; the notation is that of names.py, and `here` names what lies in
-the folder. A command that prints nothing is now and then followed by the word that it is done; what others
-print is for the gym and the terminal to show.
+the folder. A command that prints nothing is now and then followed by the word that it is done. What others
+print is never made up: `played` runs them in the sandbox, shows what came of it and ends there.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.data import voice
 from rusty_r2.data.episode import Episode, Turn, say
 from rusty_r2.data.names import Namer, Phrases
-from rusty_r2.gym.env import listed
+from rusty_r2.gym.env import EnvConfig, listed, shown
+from rusty_r2.gym.sandbox import Limits, Result, open_sandbox
 from rusty_r2.protocol import Cmd, Msg
 
 if sys.version_info >= (3, 11):
@@ -27,6 +30,12 @@ else:
     import tomli as tomllib
 
 SOURCE = "everyday"
+RUNS = re.compile(
+    r"(?!.*\b(shuf|date|ls -\w*l|stat -c %[w-z]|mtime|tar|zip)\b)"
+    r"(awk|base64|basename|cat|chmod|cmp|comm|cp|cut|diff|dirname|echo|find|grep|head|ln|ls|md5sum|mkdir|mv|nl|od|paste"
+    r"|printf|pwd|rev|rm|rmdir|sed|seq|sha256sum|sort|split|stat|tac|tail|touch|tr|uniq|wc|whoami)\b.*"
+)
+"""commands that need nothing but the folder, end, and print the same each time"""
 _SILENT = re.compile(r"(mkdir|touch|cp|mv|rm|rmdir|chmod|ln|sed -i) [^|]*|[^|]*>>? \S+")
 
 
@@ -39,27 +48,70 @@ def entries() -> list[dict[str, Any]]:
 
 def everyday(namer: Namer) -> Episode:
     """A request and its command; sometimes how that ended, and the last word."""
-    rng, write = namer.rng, Phrases({}, namer)
-    one = rng.choice(entries())
-    request, command = _dressed(write(rng.choice(one["say"])), namer), write(one["do"])
-    if voice.dangerous_command(command):  # a name made of the wrong words
-        return everyday(namer)
-    names = {write(name) for name in one.get("here", ())}
-    if names or rng.random() < 0.7:
-        names |= {
-            namer.file() if rng.random() < 0.7 else f"{namer.word()}/" for _ in range(rng.randint(0, 6))
-        }
+    request, command, names = _drawn(namer)
     turns: list[Turn] = [("user", request + listed(names)), say(Cmd(command))]
-    if _SILENT.fullmatch(command) and rng.random() < 0.5:
-        turns += [("observation", "exit 0"), say(Msg(voice.done(rng, "untested")))]
+    if _SILENT.fullmatch(command) and namer.rng.random() < 0.5:
+        turns += [("observation", "exit 0"), say(Msg(voice.done(namer.rng, "untested")))]
     return Episode("STEPS" if len(turns) > 2 else "CMD", SOURCE, (("system", SYSTEM), *turns))
 
 
-def _dressed(request: str, namer: Namer) -> str:
-    """As people type: with or without a capital, a full stop, a please."""
-    rng = namer.rng
-    if rng.random() < 0.3:
+def played(words: Sequence[str], count: int, *, seed: int = 0) -> Iterator[Episode]:
+    """Of `count` requests those whose commands can run here, with what they really printed."""
+    for number in range(count):
+        namer = Namer(words, random.Random(f"{seed}/played/{number}"))
+        request, command, names = _drawn(namer)
+        if not RUNS.fullmatch(command):
+            continue
+        files = {path: content for name in sorted(names) for path, content in _file(name, request, namer)}
+        with open_sandbox(at_least="landlock", limits=Limits(wall_s=3.0), files=files) as box:
+            result = box.run(command)
+        if result.ok:
+            turns = (("user", request + listed(names)), say(Cmd(command)))
+            seen = ("observation", shown(result, EnvConfig.max_output))
+            last = say(_last(command, result, namer.rng))
+            yield Episode("STEPS", SOURCE, (("system", SYSTEM), *turns, seen, last))
+
+
+def _drawn(namer: Namer) -> tuple[str, str, set[str]]:
+    """A request, its command, and the names of what lies in the folder."""
+    rng, write = namer.rng, Phrases({}, namer)
+    one = rng.choice(entries())
+    wording, command = rng.choice(one["say"]), write(one["do"])
+    request = _dressed(write(wording), rng, named=wording.startswith("$"))
+    if voice.dangerous_command(command):  # a name made of the wrong words
+        return _drawn(namer)
+    names = {write(name) for name in one.get("here", ())}
+    if names or rng.random() < 0.7:
+        others = range(rng.randint(0, 6))
+        names |= {namer.file() if rng.random() < 0.7 else f"{namer.word()}/" for _ in others}
+    return request, command, names
+
+
+def _dressed(request: str, rng: random.Random, *, named: bool) -> str:
+    """As people type: with or without a capital (a name keeps its own), a full stop, a please."""
+    if rng.random() < 0.3 and not named:
         request = request[:1].upper() + request[1:]
     if request[-1] not in ".?!" and rng.random() < 0.35:
         request += rng.choice((".", ".", ".", "!", " please", " pls", ", please.", ", thanks", " now"))
     return request
+
+
+def _file(name: str, request: str, namer: Namer) -> Iterator[tuple[str, str]]:
+    """A file of a few lines, some of which hold what was asked about; a folder with one in it."""
+    if name.endswith("/"):
+        yield from _file(name + namer.file(), request, namer)
+        return
+    rng, asked = namer.rng, re.findall(r"\w+", request)
+    lines = [namer.words() if rng.random() < 0.7 else f"{namer.number()},{namer.word()}" for _ in range(6)]
+    some = [f"{rng.choice(asked)} {line}" if rng.random() < 0.3 else line for line in lines]
+    yield name, "".join(f"{line}\n" for line in some[: rng.randint(2, 6)])
+
+
+def _last(command: str, result: Result, rng: random.Random) -> Msg:
+    """The last word: the number that was printed, that this is all, or that there is nothing."""
+    number = re.fullmatch(r"\s*(\d+)(\s+\S+)?\s*", result.output)
+    if number:
+        return Msg(voice.answer(number.group(1), rng))
+    if result.output.strip():
+        return Msg(voice.done(rng, "shown"))
+    return Msg(voice.done(rng, "untested" if _SILENT.fullmatch(command) else "nothing"))

@@ -64,8 +64,8 @@ def dress(answer: str, rng: random.Random) -> str:
     return answer
 
 
-def done(rng: random.Random, how: Literal["done", "again", "untested"] = "done") -> str:
-    """What to say when the tests pass: at once, or after a mistake; or when nothing was said of tests."""
+def done(rng: random.Random, how: Literal["done", "again", "untested", "shown", "nothing"] = "done") -> str:
+    """The last word: tests pass, at once or again; nothing tests it; something was shown, or nothing."""
     said: str = rng.choice(words()[how])
     return said
 

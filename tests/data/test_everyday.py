@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rusty_r2.data.everyday import entries, everyday
+from rusty_r2.data.everyday import RUNS, entries, everyday, played
 from rusty_r2.data.names import Namer, vocabulary
+from rusty_r2.data.voice import words
 from rusty_r2.eval import evaluate
 from rusty_r2.gym.families import FAMILIES
 from rusty_r2.gym.families.base import part
@@ -81,6 +82,29 @@ def test_every_command_is_one_that_bash_can_read():
     script = "\n".join(f"f{number}() {{ {command}\n}}" for number, command in enumerate(commands))
     checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=60)
     assert checked.stderr == ""
+
+
+def test_names_are_said_as_they_were_given():
+    for episode in made(2000):
+        command = parse(episode.turns[2][1]).command
+        known = episode.turns[1][1].lower()
+        files = re.findall(r"(?<![\w'/*.-])[\w-]+\.[a-z]{1,4}(?![\w'/*.])", command)
+        said = [name for name in files if name.lower() in known]
+        assert all(name in episode.turns[1][1] for name in said), command
+
+
+def test_what_is_shown_was_really_printed():
+    episodes = list(played(WORDS, 60))
+    assert 12 < len(episodes) < 60
+    assert episodes == list(played(WORDS, 60)), "the same seed, the same episodes"
+    for episode in episodes:
+        command, (role, seen), last = (parse(episode.turns[2][1]).command, *episode.turns[3:5])
+        assert (role, seen[:6]) == ("observation", "exit 0")
+        assert RUNS.fullmatch(command)
+        answer = parse(last[1]).message
+        if command.startswith("wc -l") and "<" not in command:
+            assert re.search(r"\d+", answer).group() == seen.split()[2]
+        assert (seen == "exit 0") == (answer in (*words()["untested"], *words()["nothing"]))
 
 
 def test_what_is_done_ends_with_a_word_only_where_nothing_is_printed():
