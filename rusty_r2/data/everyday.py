@@ -31,7 +31,7 @@ else:
 
 SOURCE = "everyday"
 RUNS = re.compile(
-    r"(?!.*\b(shuf|date|ls -\w*l|stat -c %[w-z]|mtime|tar|zip)\b)"
+    r"(?!.*\b(RANDOM|shuf|date|ls -\w*l|stat -c %[w-z]|mtime|tar|zip)\b)"
     r"(awk|base64|basename|cat|chmod|cmp|comm|cp|cut|diff|dirname|echo|find|grep|head|ln|ls|md5sum|mkdir|mv|nl|od|paste"
     r"|printf|pwd|rev|rm|rmdir|sed|seq|sha256sum|sort|split|stat|tac|tail|touch|tr|uniq|wc|whoami)\b.*"
 )
