@@ -240,7 +240,7 @@ def _script(task: Task, rng: random.Random, chances: Chances) -> tuple[str, list
         wrong = _wrong(task, actions[0], rng, chances.faults)
         if wrong is not None:
             mistake, remedy = wrong
-            return "DEBUG", [say(mistake, learned=False), *map(say, remedy), *script[1:]]
+            return "DEBUG", [say(mistake, learned=False), say(remedy), *script[1:]]
         return kind, script
     chance -= chances.wrong
     if chance < chances.look and isinstance(task.check, Tree):
@@ -250,14 +250,14 @@ def _script(task: Task, rng: random.Random, chances: Chances) -> tuple[str, list
 
 def _wrong(
     task: Task, first: Action, rng: random.Random, faults: tuple[mutate.Mutation, ...]
-) -> tuple[Action, list[Action]] | None:
+) -> tuple[Action, Action] | None:
     """A plausible mistake in place of the first action, and what puts it right."""
     if isinstance(first, Edit) and first.path.endswith(".py") and rng.random() < 0.6:
         for mutation in rng.sample(faults, len(faults)):
             broken = [text for text in itertools.islice(mutation(first.content), 8) if text != first.content]
             broken = [text for text in broken if text != task.files.get(first.path)]
             if broken:
-                return Edit(first.path, rng.choice(broken)), [first]
+                return Edit(first.path, rng.choice(broken)), first
     return None if isinstance(first, Msg) else slip(task, first, rng)
 
 

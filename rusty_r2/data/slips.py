@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Mistakes that a small model makes, and what puts them right.
 
-    slip(task, Cmd("mv a.txt b.txt"), rng)      Cmd("mv a.txt bat.txt"), [Cmd("mv bat.txt b.txt")]
+    slip(task, Cmd("mv a.txt b.txt"), rng)      Cmd("mv a.txt bat.txt"), Cmd("mv bat.txt b.txt")
 
 It says another name than it was given: a near one, one of the others in the request, a shorter one, another
 number; or it leaves out an option. Then the work stands under a wrong name, or was not done at all. Whether
@@ -25,12 +25,12 @@ _WORD = re.compile(r"[A-Za-z]{3,}|\d+")
 _OPTION = re.compile(r" -[a-z]+(?= )")
 
 
-def slip(task: Task, action: Cmd | Edit, rng: random.Random) -> tuple[Action, list[Action]] | None:
+def slip(task: Task, action: Cmd | Edit, rng: random.Random) -> tuple[Action, Action] | None:
     """A wrong action in place of a right one, and what to do after it; None where nothing can go wrong."""
     text = action.path if isinstance(action, Edit) else action.command
     options = _OPTION.findall(text)
     if isinstance(action, Cmd) and options and rng.random() < 0.2:
-        return Cmd(text.replace(rng.choice(options), "", 1)), [action]
+        return Cmd(text.replace(rng.choice(options), "", 1)), action
     asked, program = set(_NAME.findall(task.prompt)), text.partition(" ")[0]
     given = [name for name in dict.fromkeys(_NAME.findall(text)) if name in asked]
     given = [name for name in given if name != program or isinstance(action, Edit)]
@@ -42,9 +42,9 @@ def slip(task: Task, action: Cmd | Edit, rng: random.Random) -> tuple[Action, li
         return None
     said = re.sub(rf"(?<![\w$./-]){re.escape(name)}(?![\w-])", lambda _: wrong, text)
     if isinstance(action, Edit):
-        return Edit(said, action.content), [action]
+        return Edit(said, action.content), action
     moved = Cmd(shlex.join(["mv", wrong, name]))
-    return Cmd(said), [moved if _makes(task, name) else action]
+    return Cmd(said), moved if _makes(task, name) else action
 
 
 def _makes(task: Task, name: str) -> bool:

@@ -44,7 +44,7 @@ def test_a_slip_says_no_held_out_word():
 def test_work_under_a_wrong_name_is_moved():
     task = Task("t", "Sort a.txt into sorted.txt.", Tree({"sorted.txt": "1\n"}), {"a.txt": "1\n"})
     found = [slip(task, Cmd("sort a.txt > sorted.txt"), random.Random(seed)) for seed in range(40)]
-    made = {(wrong.command, remedy.command) for wrong, (remedy,) in filter(None, found)}
+    made = {(wrong.command, remedy.command) for wrong, remedy in filter(None, found)}
     moved = {(wrong, remedy) for wrong, remedy in made if not wrong.endswith("> sorted.txt")}
     assert moved
     assert all(remedy == f"mv {wrong.rpartition(' ')[2]} sorted.txt" for wrong, remedy in moved)
