@@ -10,7 +10,8 @@ tensor, and one for all the fp32 numbers (scales and vectors).
 
 A little training moves an eighth of the int8 values by one step. Five such differences make one byte (three
 or two where they are larger), and Huffman's code of the bytes is near their entropy; the few differences
-that do not fit are listed with their places. Floats are neighbours of what they were: the difference of
+that do not fit are listed with their places. Weights that may only move by whole steps of two or three make a
+smaller patch: the step is written once. Floats are neighbours of what they were: the difference of
 their bits, sign last, byte by byte.
 """
 
@@ -109,30 +110,31 @@ def _refusal(weights: Path, changes: TensorFile, why: str) -> CheckpointError:
 
 
 def _steps(change: NDArray[np.int8], way: int) -> bytes:
-    """The way, how many are far, their places and values, then all the others packed."""
+    """The way, the unit of all, how many are far, their places and values, then the others packed."""
     base, together = WAYS[way]
     reach = base // 2
-    change = change.ravel().astype(np.int16)
+    unit = int(np.gcd.reduce(np.unique(change.astype(np.int16)))) or 1
+    change = change.ravel().astype(np.int16) // unit
     far = np.abs(change) > reach
     places = np.flatnonzero(far).astype("<u4")
     digits = (np.where(far, 0, change) + reach).astype(np.uint8)
     digits = np.pad(digits, (0, -len(digits) % together)).reshape(-1, together)
     packed = (digits * base ** np.arange(together)).sum(axis=1).astype(np.uint8)
-    head = np.array([way, len(places)], "<u4").tobytes() + places.tobytes()
+    head = np.array([way, unit, len(places)], "<u4").tobytes() + places.tobytes()
     return _deflated(head + change[far].astype(np.int8).tobytes() + packed.tobytes())
 
 
 def _step(values: NDArray[np.int8], stream: bytes) -> None:
     """Undo `_steps`: change the values in place."""
-    way, count = (int(number) for number in np.frombuffer(stream, "<u4", 2))
+    way, unit, count = (int(number) for number in np.frombuffer(stream, "<u4", 3))
     base, together = WAYS[way]
-    places = np.frombuffer(stream, "<u4", count, offset=8)
-    far = np.frombuffer(stream, np.int8, count, offset=8 + 4 * count)
-    packed = stream[8 + 5 * count :]
+    places = np.frombuffer(stream, "<u4", count, offset=12)
+    far = np.frombuffer(stream, np.int8, count, offset=12 + 4 * count)
+    packed = stream[12 + 5 * count :]
     flat = values.reshape(-1)
-    flat[places] += far
+    flat[places] += (far.astype(np.int16) * unit).astype(np.int8)
     for place in range(together):
-        digits = (np.arange(256) // base**place % base - base // 2).astype(np.int8)
+        digits = ((np.arange(256) // base**place % base - base // 2) * unit).astype(np.int8)
         some = flat[place::together]
         some += np.frombuffer(packed.translate(digits.tobytes()), np.int8, len(some))
 
@@ -151,9 +153,12 @@ def _from_bytes(stream: bytes) -> NDArray[np.int32]:
 
 
 def _deflated(content: bytes) -> bytes:
-    """Huffman's code alone: the differences have no repeats worth looking for."""
-    deflate = zlib.compressobj(9, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
-    return deflate.compress(content) + deflate.flush()
+    """Huffman's code alone, as differences have no repeats worth a search; runs where nothing changed."""
+    found = []
+    for strategy in (zlib.Z_HUFFMAN_ONLY, zlib.Z_RLE):
+        deflate = zlib.compressobj(9, zlib.DEFLATED, 15, 9, strategy)
+        found.append(deflate.compress(content) + deflate.flush())
+    return min(found, key=len)
 
 
 def _read(path: Path) -> Bytes:
