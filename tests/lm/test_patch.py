@@ -98,9 +98,10 @@ def test_new_weights_in_a_folder_take_its_patch_away(made, patched):
     st.lists(st.integers(-128, 127), min_size=1, max_size=40),
     st.lists(st.sampled_from([-1, 0, 0, 0, 1]), min_size=1, max_size=40),
     st.sampled_from(range(len(patch.WAYS))),
+    st.sampled_from([1, 3, 4]),
 )
-def test_every_difference_comes_back(wild, tame, way):
-    change = np.array([*wild, *tame], np.int8)
+def test_every_difference_comes_back(wild, tame, way, unit):
+    change = np.array([*wild, *tame] if unit == 1 else [unit * n for n in tame], np.int8)
     values = np.arange(len(change), dtype=np.int8)
     expected = values + change
     patch._step(values, zlib.decompress(patch._steps(change, way)))
