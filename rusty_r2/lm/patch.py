@@ -114,14 +114,14 @@ def _steps(change: NDArray[np.int8], way: int) -> bytes:
     base, together = WAYS[way]
     reach = base // 2
     unit = int(np.gcd.reduce(np.unique(change.astype(np.int16)))) or 1
-    change = change.ravel().astype(np.int16) // unit
-    far = np.abs(change) > reach
+    moved = change.ravel().astype(np.int16) // unit
+    far = np.abs(moved) > reach
     places = np.flatnonzero(far).astype("<u4")
-    digits = (np.where(far, 0, change) + reach).astype(np.uint8)
+    digits = (np.where(far, 0, moved) + reach).astype(np.uint8)
     digits = np.pad(digits, (0, -len(digits) % together)).reshape(-1, together)
     packed = (digits * base ** np.arange(together)).sum(axis=1).astype(np.uint8)
     head = np.array([way, unit, len(places)], "<u4").tobytes() + places.tobytes()
-    return _deflated(head + change[far].astype(np.int8).tobytes() + packed.tobytes())
+    return _deflated(head + moved[far].astype(np.int8).tobytes() + packed.tobytes())
 
 
 def _step(values: NDArray[np.int8], stream: bytes) -> None:
