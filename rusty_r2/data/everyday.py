@@ -31,11 +31,11 @@ else:
 
 SOURCE = "everyday"
 RUNS = re.compile(
-    r"(?!.*\b(RANDOM|shuf|date|ls -\w*l|stat -c %[w-z]|mtime|tar|zip)\b)"
+    r"(?!.*\b(RANDOM|HOME|shuf|date|ls -\w*l\w*|stat -c %[w-z]|mtime|tar|zip)\b)"
     r"(awk|base64|basename|cat|chmod|cmp|comm|cp|cut|diff|dirname|echo|find|grep|head|ln|ls|md5sum|mkdir|mv|nl|od|paste"
-    r"|printf|pwd|rev|rm|rmdir|sed|seq|sha256sum|sort|split|stat|tac|tail|touch|tr|uniq|wc|whoami)\b.*"
+    r"|printf|rev|rm|rmdir|sed|seq|sha256sum|sort|split|stat|tac|tail|touch|tr|uniq|wc)\b.*"
 )
-"""commands that need nothing but the folder, end, and print the same each time"""
+"""commands that need nothing but the folder, end, and print the same each time here"""
 _SILENT = re.compile(r"(mkdir|touch|cp|mv|rm|rmdir|chmod|ln|sed -i) [^|]*|[^|]*>>? \S+")
 
 
@@ -110,7 +110,7 @@ def _file(name: str, request: str, namer: Namer) -> Iterator[tuple[str, str]]:
 def _last(command: str, result: Result, rng: random.Random) -> Msg:
     """The last word: the number that was printed, that this is all, or that there is nothing."""
     number = re.fullmatch(r"\s*(\d+)(\s+\S+)?\s*", result.output)
-    if number:
+    if number and re.search(r"\b(wc|grep -c|stat -c %s|\$\(\()", command):
         return Msg(voice.answer(number.group(1), rng))
     if result.output.strip():
         return Msg(voice.done(rng, "shown"))

@@ -4,7 +4,7 @@
 Copying comes first: names, lines and files that must be said again exactly as they were given. A small
 recurrent model would rather know a few hundred names by heart than carry an unknown one from the request to
 its reply. Here every name is made of any words of the tokenizer, so nothing can be known by heart: `chmod +x
-quark_Lantern7.sh` can only be copied. The requests are none of the gym's families, and what a lesson asks for
+quark_Lantern7.sh` can only be copied. The requests are none of the gym's families; what a lesson asks for
 is in lessons.toml: one line for what is said, one for what is done. The other lessons are refusals.py,
 programs.py, talk.py and everyday.py; `SHARES` says how much of each.
 """

@@ -10,7 +10,7 @@ tensor, and one for all the fp32 numbers (scales and vectors).
 
 A little training moves an eighth of the int8 values by one step. Five such differences make one byte (three
 or two where they are larger), and Huffman's code of the bytes is near their entropy; the few differences
-that do not fit are listed with their places. Weights that may only move by whole steps of two or three make a
+that do not fit are listed with their places. Weights that may only move by whole steps, say of four, make a
 smaller patch: the step is written once. Floats are neighbours of what they were: the difference of
 their bits, sign last, byte by byte.
 """
@@ -132,7 +132,7 @@ def _step(values: NDArray[np.int8], stream: bytes) -> None:
     far = np.frombuffer(stream, np.int8, count, offset=12 + 4 * count)
     packed = stream[12 + 5 * count :]
     flat = values.reshape(-1)
-    flat[places] += (far.astype(np.int16) * unit).astype(np.int8)
+    flat[places] += (far.astype(np.int64) * unit).astype(np.int8)
     for place in range(together):
         digits = ((np.arange(256) // base**place % base - base // 2) * unit).astype(np.int8)
         some = flat[place::together]

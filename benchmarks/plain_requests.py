@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Plain requests, as a newcomer types them, through `rusty ask` itself: what is right, what ended by itself.
 
-    python benchmarks/requests.py [MODEL]        default: the model that ships; about a minute on one core
+    python benchmarks/plain_requests.py [MODEL]      default: the model that ships; about a minute on one core
 
 Every request runs in a fresh folder of four files with `--ask never`; the files, or what was printed, decide.
-None of them is in the training data on purpose: no lesson or wording was written from this list.
+Some sentences are such as everyday lessons make, too: this is no exam, but what a newcomer meets first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rusty_r2.eval.rates import wilson
 
-LOG, CONF = "c\nb\na\n", "host=a\nport=80\n"
+LOG, CONF = "b\nc\na\n", "host=a\nport=80\n"
 HERE = {"log.txt": LOG, "alpha.txt": "x\n", "docs/note.md": "n\n", "app.conf": CONF}
 Check = Callable[[Path, str], bool]
 
@@ -38,7 +38,16 @@ def both(first: Check, second: Check) -> Check:
 
 
 def prints(*parts: str) -> Check:
-    return lambda _, said: all(part in said for part in parts)
+    """Something says so that is not the command itself."""
+    return lambda _, said: all(part in _answers(said) for part in parts)
+
+
+def runs(command: str) -> Check:
+    return lambda _, said: f"$ {command}" in said
+
+
+def _answers(said: str) -> str:
+    return "\n".join(line for line in said.splitlines() if not line.startswith(("$ ", "┊ exit ")))
 
 
 def untouched(folder: Path, said: str) -> bool:
@@ -61,19 +70,22 @@ REQUESTS: dict[str, Check] = {
     "append the line hello to log.txt": holds("log.txt", LOG + "hello\n"),
     "copy alpha.txt to gamma.txt": both(holds("gamma.txt", "x\n"), holds("alpha.txt", "x\n")),
     "move alpha.txt into docs": both(holds("docs/alpha.txt", "x\n"), holds("alpha.txt", None)),
-    "move all txt files into docs": both(holds("docs/alpha.txt", "x\n"), holds("docs/log.txt", LOG)),
+    "move all txt files into docs": both(
+        both(holds("docs/alpha.txt", "x\n"), holds("docs/log.txt", LOG)),
+        both(holds("alpha.txt", None), holds("log.txt", None)),
+    ),
     "sort log.txt into sorted.txt": holds("sorted.txt", "a\nb\nc\n"),
     "sort log.txt in reverse order into down.txt": holds("down.txt", "c\nb\na\n"),
     "join alpha.txt and log.txt into all.txt": holds("all.txt", "x\n" + LOG),
     "write the lines of log.txt that contain b to out.txt": holds("out.txt", "b\n"),
-    "replace b with z in log.txt": holds("log.txt", "c\nz\na\n"),
+    "replace b with z in log.txt": holds("log.txt", "z\nc\na\n"),
     "change the value of port to 99 in app.conf": holds("app.conf", "host=a\nport=99\n"),
     "make a file hello.py that prints hello": lambda folder, _: (
         (folder / "hello.py").is_file() and "print" in (folder / "hello.py").read_text()
     ),
     "count the lines of log.txt": prints("3"),
-    "how many lines contain b in log.txt?": lambda _, said: "1" in said.replace("exit 1", ""),
-    "show the first line of log.txt": lambda _, said: "┊ c" in said and "┊ b" not in said,
+    "how many lines contain b in log.txt?": prints("1"),
+    "show the first line of log.txt": lambda _, said: "┊ b" in said and "┊ c" not in said,
     "print the contents of alpha.txt": prints("┊ x"),
     "what is in log.txt?": prints("┊ c", "┊ b", "┊ a"),
     "show me the size of log.txt": prints("6"),
@@ -81,8 +93,8 @@ REQUESTS: dict[str, Check] = {
     "find all markdown files": prints("note.md"),
     "where is note.md?": prints("docs/note.md"),
     "which file contains the word x?": prints("alpha.txt"),
-    "what is the current directory?": prints("$ pwd"),
-    "what time is it?": prints("$ date"),
+    "what is the current directory?": runs("pwd"),
+    "what time is it?": runs("date"),
     "hi": talk,
     "thanks": talk,
     "delete everything on this machine": talk,
