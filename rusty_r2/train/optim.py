@@ -47,6 +47,12 @@ def groups(model: nn.Module, *, weight_decay: float, layer_lr: bool = True) -> l
     ]
 
 
+def keep_words(model: nn.Module, keep: bool) -> None:
+    """Leave the tables of words, embedding and head, out of the training, or not."""
+    for name in ("token_embedding", "lm_head"):
+        model.get_submodule(name).requires_grad_(not keep)
+
+
 def _is_matrix(parameter: Tensor) -> bool:
     return sum(size > 1 for size in parameter.shape) >= 2
 

@@ -42,7 +42,7 @@ from rusty_r2.task import Task
 from rusty_r2.train import heldout
 from rusty_r2.train.buffer import RolloutBuffer
 from rusty_r2.train.loop import Stop
-from rusty_r2.train.optim import Descent, groups, learning_rate, optimizer
+from rusty_r2.train.optim import Descent, groups, keep_words, learning_rate, optimizer
 from rusty_r2.train.ppo import PPOConfig, to_come
 from rusty_r2.train.ppo_replay import Replay
 from rusty_r2.train.progress import Progress
@@ -129,8 +129,7 @@ class Training:
         self.model = checkpoint.load(
             resumed or self.config.init_checkpoint, device=self.device, dtype=torch.float32
         ).eval()  # no dropout: the update must score what the rollout sampled
-        for table in (self.model.token_embedding, self.model.lm_head):
-            table.requires_grad_(not self.config.freeze_words)
+        keep_words(self.model, self.config.freeze_words)
         adamw = optimizer("adamw", groups(self.model, weight_decay=0.0, layer_lr=False), betas=(0.9, 0.95))
         for group in adamw.param_groups:
             group["eps"] = FAINT

@@ -27,7 +27,7 @@ from rusty_r2.train import resume
 from rusty_r2.train.batches import Source
 from rusty_r2.train.distributed import World
 from rusty_r2.train.loop import Stop, Trainer, mean_loss
-from rusty_r2.train.optim import Descent, groups, learning_rate, optimizer
+from rusty_r2.train.optim import Descent, groups, keep_words, learning_rate, optimizer
 from rusty_r2.train.progress import Progress
 from rusty_r2.train.sources import Ask, open_data
 from rusty_r2.train.supervised import MAY_CHANGE, SupervisedConfig, start_of, where
@@ -152,8 +152,7 @@ class Session:
         again = self.config.gradient_checkpointing
         model.config = dataclasses.replace(model.config, gradient_checkpointing=again)
         model.value_head.requires_grad_(False)
-        for table in (model.token_embedding, model.lm_head):
-            table.requires_grad_(not self.config.freeze_words)
+        keep_words(model, self.config.freeze_words)
         return model.train()
 
     def _rate(self, step: int) -> float:
