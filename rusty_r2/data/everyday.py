@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """The commands of every day, asked for in many ways, in a folder with made-up files.
 
-What is asked and done is in everyday.toml; the notation is that of names.py, and `here` names what lies in
+What is asked and done is in everyday_*.toml; the notation is that of names.py, and `here` names what lies in
 the folder. A command that prints nothing is now and then followed by the word that it is done. What others
 print is never made up: `played` runs them in the sandbox, shows what came of it and ends there.
 """
@@ -41,9 +41,14 @@ _SILENT = re.compile(r"(mkdir|touch|cp|mv|rm|rmdir|chmod|ln|sed -i) [^|]*|[^|]*>
 
 @cache
 def entries() -> list[dict[str, Any]]:
-    text = Path(__file__).with_name("everyday.toml").read_text(encoding="utf-8")
-    found: list[dict[str, Any]] = tomllib.loads(text)["everyday"]
-    return found
+    pages = sorted(Path(__file__).parent.glob("everyday_*.toml"))
+    return [one for page in pages for one in tomllib.loads(page.read_text(encoding="utf-8"))["everyday"]]
+
+
+@cache
+def _sentences() -> list[tuple[dict[str, Any], str]]:
+    """All in one list: what has more sentences is asked for more often."""
+    return [(one, wording) for one in entries() for wording in one["say"]]
 
 
 def everyday(namer: Namer) -> Episode:
@@ -75,8 +80,8 @@ def played(words: Sequence[str], count: int, *, seed: int = 0) -> Iterator[Episo
 def _drawn(namer: Namer) -> tuple[str, str, set[str]]:
     """A request, its command, and the names of what lies in the folder."""
     rng, write = namer.rng, Phrases({}, namer)
-    one = rng.choice(entries())
-    wording, command = rng.choice(one["say"]), write(one["do"])
+    one, wording = rng.choice(_sentences())
+    command = write(one["do"])
     request = _dressed(write(wording), rng, named=wording.startswith("$"))
     if voice.dangerous_command(command):  # a name made of the wrong words
         return _drawn(namer)
