@@ -38,17 +38,23 @@ WAYS = ((3, 5), (5, 3), (15, 2), (255, 1))
 Bytes = NDArray[np.uint8]
 
 
-def make(old: Path, new: Path, out: Path) -> Path:
-    """Write to `out` what turns the int8 weights of the folder `old` into those of `new`."""
+def make(old: Path, new: Path, out: Path, *, step: int = 0) -> Path:
+    """Write to `out` what turns the int8 weights of the folder `old` into those of `new`.
+
+    With a `step` into weights near those: they keep the old scales, and move by whole steps of so much.
+    """
     base, wanted = _read(old / WEIGHTS), opened(new / WEIGHTS).content()
     before, after = TensorFile(old / WEIGHTS, base), TensorFile(new / WEIGHTS, wanted)
     if before.header != after.header:
         raise CheckpointError(f"{old} and {new} hold models of different shapes: there is no patch between")
+    if step:
+        wanted = _stepped(before, after, step)
+        after = TensorFile(new / WEIGHTS, wanted)
     streams, floats = {}, []
     for name in before.names:
         was, now = before.read(name), after.read(name)
         if was.dtype == np.int8:
-            streams[name] = min((_steps(now - was, way) for way in range(len(WAYS))), key=len)
+            streams[name] = _steps(now - was)
         elif was.dtype == np.float32:
             floats.append(now.view(np.int32).ravel() - was.view(np.int32).ravel())
         else:
@@ -109,12 +115,33 @@ def _refusal(weights: Path, changes: TensorFile, why: str) -> CheckpointError:
     return CheckpointError(f"{changes.path} {seen}")
 
 
-def _steps(change: NDArray[np.int8], way: int) -> bytes:
+def _stepped(old: TensorFile, new: TensorFile, step: int) -> Bytes:
+    """The file of the weights nearest to the new ones that are whole steps from the old."""
+    content = old.content().copy()
+    file = TensorFile(old.path, content)
+    for name in file.names:
+        values, scale = file.view(name), f"{name}.scale"
+        if values.dtype == np.int8:
+            wanted = new.read(name) * (new.read(scale) / file.read(scale))[:, None]
+            was = values.astype(np.int16)
+            moved = np.rint((wanted - was) / step).astype(np.int16)
+            values += (step * moved.clip(-((127 + was) // step), (127 - was) // step)).astype(np.int8)
+        elif not name.endswith(".scale"):
+            values[...] = new.read(name)
+    return content
+
+
+def _steps(change: NDArray[np.int8]) -> bytes:
+    """In the way that is shortest; all differences are whole numbers of one unit."""
+    unit = int(np.gcd.reduce(np.unique(change.astype(np.int16)))) or 1
+    moved = change.ravel().astype(np.int16) // unit
+    return min((_packed(moved, unit, way) for way in range(len(WAYS))), key=len)
+
+
+def _packed(moved: NDArray[np.int16], unit: int, way: int) -> bytes:
     """The way, the unit of all, how many are far, their places and values, then the others packed."""
     base, together = WAYS[way]
     reach = base // 2
-    unit = int(np.gcd.reduce(np.unique(change.astype(np.int16)))) or 1
-    moved = change.ravel().astype(np.int16) // unit
     far = np.abs(moved) > reach
     places = np.flatnonzero(far).astype("<u4")
     digits = (np.where(far, 0, moved) + reach).astype(np.uint8)

@@ -97,15 +97,39 @@ def test_new_weights_in_a_folder_take_its_patch_away(made, patched):
 @given(
     st.lists(st.integers(-128, 127), min_size=1, max_size=40),
     st.lists(st.sampled_from([-1, 0, 0, 0, 1]), min_size=1, max_size=40),
-    st.sampled_from(range(len(patch.WAYS))),
     st.sampled_from([1, 3, 4]),
 )
-def test_every_difference_comes_back(wild, tame, way, unit):
+def test_every_difference_comes_back(wild, tame, unit):
     change = np.array([*wild, *tame] if unit == 1 else [unit * n for n in tame], np.int8)
-    values = np.arange(len(change), dtype=np.int8)
-    expected = values + change
-    patch._step(values, zlib.decompress(patch._steps(change, way)))
-    assert np.array_equal(values, expected)
+    packed = [patch._packed(change.astype(np.int16) // unit, unit, way) for way in range(len(patch.WAYS))]
+    for stream in (patch._steps(change), *packed):
+        values = np.arange(len(change), dtype=np.int8)
+        expected = values + change
+        patch._step(values, zlib.decompress(stream))
+        assert np.array_equal(values, expected)
+
+
+def test_in_steps_it_is_smaller_and_as_near_as_steps_allow(made, tmp_path):
+    old, new = made[0], version(tmp_path / "new", moved=0.05)
+    exact = patch.make(old, new, tmp_path / "exact")
+    coarse = patch.make(old, new, tmp_path / patch.PATCH, step=4)
+    assert coarse.stat().st_size < 0.7 * exact.stat().st_size
+    content = patch.apply(old / patch.WEIGHTS, coarse)
+    was, now = (tensors.TensorFile(old / patch.WEIGHTS, held) for held in (None, content))
+    wanted = tensors.TensorFile(new / patch.WEIGHTS)
+    moved = 0
+    for name in was.names:
+        if was.read(name).dtype != np.int8:
+            meant = was if name.endswith(".scale") else wanted
+            assert np.array_equal(now.read(name), meant.read(name))
+            continue
+        before, after = was.read(name).astype(int), now.read(name).astype(int)
+        goal = wanted.read(name) * (wanted.read(f"{name}.scale") / was.read(f"{name}.scale"))[:, None]
+        inside = np.abs(goal) < 123
+        assert not ((after - before) % 4).any() and np.abs(after).max() <= 127
+        assert np.abs(after - goal)[inside].max() <= 2.001
+        moved += (after != before).sum()
+    assert moved > 1000
 
 
 @settings(max_examples=25)
