@@ -117,7 +117,7 @@ def _refusal(weights: Path, changes: TensorFile, why: str) -> CheckpointError:
 
 def _stepped(old: TensorFile, new: TensorFile, step: int) -> Bytes:
     """The file of the weights nearest to the new ones that are whole steps from the old."""
-    content = old.content().copy()
+    content: Bytes = old.content().copy()
     file = TensorFile(old.path, content)
     for name in file.names:
         values, scale = file.view(name), f"{name}.scale"
