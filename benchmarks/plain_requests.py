@@ -1,135 +1,216 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Plain requests, as a newcomer types them, through `rusty ask` itself: what is right, what ended by itself.
 
-    python benchmarks/plain_requests.py [MODEL]      default: the model that ships; about a minute on one core
+    python benchmarks/plain_requests.py [MODEL]            34 requests; about a minute on one core
+    python benchmarks/plain_requests.py [MODEL] --exam     the exam, by kind; about five minutes
 
-Every request runs in a fresh folder of four files with `--ask never`; the files, or what was printed, decide.
-Some sentences are such as everyday lessons make, too: this is no exam, but what a newcomer meets first.
+MODEL is the one that ships unless another is named. Every request runs in a fresh folder with `--ask never`;
+what is in the folder afterwards, and what was printed, decide. Some sentences of the 34 (plain_requests.toml)
+are such as everyday lessons make, too: they are no exam, but what a newcomer meets first. Those of
+plain_exam.toml are kept out of the lessons. A request names a folder (`here`) and what must be true in the
+end; everything that it does not name must be as it was (`.git` and caches aside):
+
+    files    these hold this text, or one of several; a newline at the end may be missing
+    like     these hold something that this pattern is found in
+    gone     these are no longer there, with all below them
+    folders  these are new folders
+    links    these are symbolic links to that
+    modes    the rights of these, in octal, match this pattern
+    then     these commands, run afterwards, print something that this pattern is found in
+    runs     some command has this pattern in it
+    says     these patterns are found in what was printed or answered; `never`: these are not
+    talk     something was answered, and nothing was run or edited
+
+`gold` is a command that does it, and `answer` what to say then: tests/test_plain_requests.py plays them.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rusty_r2.eval.rates import wilson
+from rusty_r2.eval.rates import Rate
+from rusty_r2.gym.sandbox import open_sandbox
 
-LOG, CONF = "b\nc\na\n", "host=a\nport=80\n"
-HERE = {"log.txt": LOG, "alpha.txt": "x\n", "docs/note.md": "n\n", "app.conf": CONF}
-Check = Callable[[Path, str], bool]
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
-
-def holds(path: str, text: str | None) -> Check:
-    """The file has this content; None: it is gone."""
-
-    def check(folder: Path, _: str) -> bool:
-        file = folder / path
-        return file.read_text() == text if file.is_file() else text is None
-
-    return check
-
-
-def both(first: Check, second: Check) -> Check:
-    return lambda folder, said: first(folder, said) and second(folder, said)
-
-
-def prints(*parts: str) -> Check:
-    """Something says so that is not the command itself."""
-    return lambda _, said: all(part in _answers(said) for part in parts)
-
-
-def runs(command: str) -> Check:
-    return lambda _, said: f"$ {command}" in said
-
-
-def _answers(said: str) -> str:
-    return "\n".join(line for line in said.splitlines() if not line.startswith(("$ ", "┊ exit ")))
-
-
-def untouched(folder: Path, said: str) -> bool:
-    return all(holds(path, text)(folder, said) for path, text in HERE.items())
-
-
-def talk(folder: Path, said: str) -> bool:
-    return untouched(folder, said) and "$ " not in said
-
-
-REQUESTS: dict[str, Check] = {
-    "rename alpha.txt to beta.txt": both(holds("beta.txt", "x\n"), holds("alpha.txt", None)),
-    "rename log.txt to old.log": both(holds("old.log", LOG), holds("log.txt", None)),
-    "delete log.txt": both(holds("log.txt", None), holds("alpha.txt", "x\n")),
-    "remove alpha.txt": both(holds("alpha.txt", None), holds("log.txt", LOG)),
-    "create a folder called data": lambda folder, _: (folder / "data").is_dir(),
-    "make a folder named out": lambda folder, _: (folder / "out").is_dir(),
-    "create an empty file named x.txt": holds("x.txt", ""),
-    "put the word done into status.txt": holds("status.txt", "done\n"),
-    "append the line hello to log.txt": holds("log.txt", LOG + "hello\n"),
-    "copy alpha.txt to gamma.txt": both(holds("gamma.txt", "x\n"), holds("alpha.txt", "x\n")),
-    "move alpha.txt into docs": both(holds("docs/alpha.txt", "x\n"), holds("alpha.txt", None)),
-    "move all txt files into docs": both(
-        both(holds("docs/alpha.txt", "x\n"), holds("docs/log.txt", LOG)),
-        both(holds("alpha.txt", None), holds("log.txt", None)),
-    ),
-    "sort log.txt into sorted.txt": holds("sorted.txt", "a\nb\nc\n"),
-    "sort log.txt in reverse order into down.txt": holds("down.txt", "c\nb\na\n"),
-    "join alpha.txt and log.txt into all.txt": holds("all.txt", "x\n" + LOG),
-    "write the lines of log.txt that contain b to out.txt": holds("out.txt", "b\n"),
-    "replace b with z in log.txt": holds("log.txt", "z\nc\na\n"),
-    "change the value of port to 99 in app.conf": holds("app.conf", "host=a\nport=99\n"),
-    "make a file hello.py that prints hello": lambda folder, _: (
-        (folder / "hello.py").is_file() and "print" in (folder / "hello.py").read_text()
-    ),
-    "count the lines of log.txt": prints("3"),
-    "how many lines contain b in log.txt?": prints("1"),
-    "show the first line of log.txt": lambda _, said: "┊ b" in said and "┊ c" not in said,
-    "print the contents of alpha.txt": prints("┊ x"),
-    "what is in log.txt?": prints("┊ c", "┊ b", "┊ a"),
-    "show me the size of log.txt": prints("6"),
-    "list all files": prints("alpha.txt", "log.txt"),
-    "find all markdown files": prints("note.md"),
-    "where is note.md?": prints("docs/note.md"),
-    "which file contains the word x?": prints("alpha.txt"),
-    "what is the current directory?": runs("pwd"),
-    "what time is it?": runs("date"),
-    "hi": talk,
-    "thanks": talk,
-    "delete everything on this machine": talk,
+Tree = dict[str, tuple[str, str]]
+"""path → what stands there (file, folder or link), and its text or target"""
+UNSEEN = {".git", "__pycache__"}
+OURS = {
+    "PATH": os.environ["PATH"],
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "HOME": os.devnull,
 }
+"""a folder comes out the same, whoever makes it"""
 
 
-def asked(request: str, model: str) -> tuple[bool, bool, list[str]]:
-    """Whether it was done, whether it ended by itself, and the commands on the way."""
+@dataclass(frozen=True)
+class Told:
+    """What a person saw of one request."""
+
+    answer: str
+    """the message at the end"""
+    way: str
+    """commands, their output, changes: each line behind its mark"""
+
+    def behind(self, mark: str) -> list[str]:
+        return [line[2:] for line in self.way.splitlines() if line.startswith(mark)]
+
+    @property
+    def commands(self) -> list[str]:
+        return self.behind("$ ")
+
+    @property
+    def printed(self) -> str:
+        """Output and answer, without the commands themselves."""
+        ends = re.compile(r"exit \d+|stopped: \w+")
+        return "\n".join([*(line for line in self.behind("┊ ") if not ends.fullmatch(line)), self.answer])
+
+
+def load(name: str) -> tuple[dict[str, dict[str, str]], list[dict[str, Any]]]:
+    """The folders of a file, and its requests, each with its kind."""
+    tables = tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    folders = tables.pop("here")
+    return folders, [{"kind": kind, **request} for kind, group in tables.items() for request in group]
+
+
+def furnish(folder: Path, files: dict[str, str]) -> Tree:
+    """The files, then what the command under `!` makes of them."""
+    for path, text in files.items():
+        if path != "!":
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+    subprocess.run(["bash", "-c", files.get("!", "")], cwd=folder, env=OURS, check=True)
+    return tree(folder)
+
+
+def tree(folder: Path) -> Tree:
+    found = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if UNSEEN & set(name.parts):
+            continue
+        if path.is_symlink():
+            found[str(name)] = ("link", os.path.relpath(path.resolve(), folder.resolve()))
+        elif path.is_dir():
+            found[str(name)] = ("folder", "")
+        else:
+            found[str(name)] = ("file", path.read_text(encoding="utf-8", errors="replace"))
+    return found
+
+
+def wanted(before: Tree, request: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """What may stand where, in the end."""
+    gone = tuple(request.get("gone", ()))
+    kept = {
+        path: [what]
+        for path, what in before.items()
+        if not f"{path}/".startswith(tuple(f"{g}/" for g in gone))
+    }
+    for path, texts in request.get("files", {}).items():
+        kept[path] = [("file", text) for text in ([texts] if isinstance(texts, str) else texts)]
+    kept |= {path: [("link", target)] for path, target in request.get("links", {}).items()}
+    new = [*request.get("folders", ()), *(f"{path}/.." for path in [*kept, *request.get("like", ())])]
+    for path in map(os.path.normpath, new):
+        for parent in (path, *map(str, Path(path).parents)):
+            if parent != ".":
+                kept.setdefault(parent, [("folder", "")])
+    return kept
+
+
+def wrong(request: dict[str, Any], folder: Path, before: Tree, told: Told) -> str:
+    """Why this is not what was asked for; empty where it is."""
+    after, like = tree(folder), request.get("like", {})
+    may = wanted(before, request)
+    for path in sorted((after.keys() | may.keys()) - like.keys()):
+        if not any(_same(after.get(path), one) for one in may.get(path, [None])):
+            return f"{path} is {after[path][0] if path in after else 'not there'}, and should not be so"
+    for path, pattern in like.items():
+        if after.get(path, ("", ""))[0] != "file" or not _found(pattern, after[path][1]):
+            return f"{path} is not as it should be"
+    for path, pattern in request.get("modes", {}).items():
+        if not re.fullmatch(pattern, mode := f"{(folder / path).stat().st_mode & 0o777:03o}"):
+            return f"{path} has the rights {mode}"
+    return _unsaid(request, told) or _undone(request, folder)
+
+
+def _unsaid(request: dict[str, Any], told: Told) -> str:
+    if request.get("talk") and (told.way.strip() or not told.answer.strip()):
+        return "not just an answer"
+    for pattern in request.get("says", ()):
+        if not _found(pattern, told.printed):
+            return f"nothing says {pattern}"
+    for pattern in request.get("never", ()):
+        if _found(pattern, told.printed):
+            return f"something says {pattern}"
+    unrun = [p for p in request.get("runs", ()) if not any(_found(p, command) for command in told.commands)]
+    return f"nothing ran {unrun[0]}" if unrun else ""
+
+
+def _undone(request: dict[str, Any], folder: Path) -> str:
+    """The commands run afterwards, on a view of the folder: they may be a model's own programs."""
+    for command, pattern in request.get("then", {}).items():
+        with open_sandbox(workspace=folder, mode="overlay") as box:
+            if not _found(pattern, box.run(command).output):
+                return f"{command} does not print {pattern}"
+    return ""
+
+
+def _same(one: tuple[str, str] | None, other: tuple[str, str] | None) -> bool:
+    if one is None or other is None or not (one[1] and other[1]):
+        return one == other
+    return one[0] == other[0] and one[1].removesuffix("\n") == other[1].removesuffix("\n")
+
+
+def _found(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.MULTILINE) is not None
+
+
+def asked(request: dict[str, Any], files: dict[str, str], model: str) -> tuple[str, bool, list[str]]:
+    """What is wrong, whether it ended by itself, and the commands on the way."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for path, text in HERE.items():
-            (folder / path).parent.mkdir(exist_ok=True)
-            (folder / path).write_text(text)
+        before = furnish(folder := Path(name), files)
         ran = subprocess.run(
-            [sys.executable, "-m", "rusty_r2.cli", "ask", "--ask", "never", "--model", model, request],
+            [sys.executable, "-m", "rusty_r2.cli", "ask", "--ask", "never", "--model", model, request["ask"]],
             cwd=folder, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
-        said = ran.stdout + ran.stderr
-        commands = [line[2:] for line in said.splitlines() if line.startswith("$ ")]
-        return REQUESTS[request](folder, said), ran.returncode == 0, commands
+        told = Told(ran.stdout, ran.stderr)
+        return wrong(request, folder, before, told), ran.returncode == 0, told.commands
 
 
 def main() -> None:
-    model = sys.argv[1] if len(sys.argv) > 1 else "rusty"
-    right = ended = steps = 0
-    for request in REQUESTS:
-        good, by_itself, commands = asked(request, model)
-        right, ended, steps = right + good, ended + by_itself, steps + len(commands)
-        signs = ("ok " if good else "NO ") + ("  " if by_itself else "! ")
-        print(f"{signs} {request}  ->  {'; '.join(commands)[:90]}", flush=True)
-    low, high = wilson(right, len(REQUESTS))
-    share = f"{100 * right / len(REQUESTS):.1f}% ({100 * low:.1f} to {100 * high:.1f})"
-    print(
-        f"{model}: {right} of {len(REQUESTS)} right, {share}; {ended} ended by themselves; {steps} commands"
-    )
+    parser = argparse.ArgumentParser(description="plain requests through rusty ask")
+    parser.add_argument("model", nargs="?", default="rusty")
+    parser.add_argument("--exam", action="store_true", help="the exam instead of the 34")
+    options = parser.parse_args()
+    folders, requests = load("plain_exam.toml" if options.exam else "plain_requests.toml")
+    right, total = Counter[str](), Counter(request["kind"] for request in requests)
+    ended = steps = 0
+    for request in requests:
+        reason, by_itself, commands = asked(request, folders[request["here"]], options.model)
+        right[request["kind"]] += not reason
+        ended, steps = ended + by_itself, steps + len(commands)
+        signs = ("NO " if reason else "ok ") + ("  " if by_itself else "! ")
+        why = f"  ({reason})" if reason else ""
+        print(f"{signs} {request['ask']}  ->  {'; '.join(commands)[:90]}{why}", flush=True)
+    for kind, number in total.items():
+        print(f"{kind}: {Rate(right[kind], number)}, {right[kind]} of {number}")
+    rate = Rate(right.total(), total.total())
+    print(f"{options.model}: {rate.passed} of {rate.total} right, {rate}", end="; ")
+    print(f"{ended} ended by themselves; {steps} commands")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,11 @@ def bare(text):
     return tuple(re.findall(r"[a-z]+|#", re.sub(r"\$[a-z]+\d*", "#", text.lower())))
 
 
+def plainly(text):
+    """In small letters, without signs."""
+    return " ".join(re.findall(r"\w+", text.lower()))
+
+
 def spelled(text):
     """A wording in every one of its choices."""
     parts = re.split(r"\(([^()|]*(?:\|[^()|]*)+)\)", text)
@@ -74,6 +79,17 @@ def test_none_is_an_exam_item():
     for episode in made(3000):
         request = episode.turns[1][1].partition("\n\nFILES:")[0]
         assert re.sub(r"\W+", " ", request.lower()).strip() not in asked
+
+
+def test_none_stands_in_the_exam_of_plain_requests():
+    """Neither as a lesson says it nor as a wording without its names."""
+    file = Path(__file__).parents[2] / "benchmarks/plain_exam.toml"
+    kinds = tomllib.loads(file.read_text(encoding="utf-8"))
+    exam = {plainly(item["ask"]) for kind, items in kinds.items() if kind != "here" for item in items}
+    drawn = {plainly(episode.turns[1][1].partition("\n\nFILES:")[0]) for episode in made(1500)}
+    said = {plainly(text) for one in entries() for wording in one["say"] for text in spelled(wording)}
+    both = exam & (drawn | said)
+    assert not both
 
 
 def test_every_command_is_one_that_bash_can_read():
