@@ -13,6 +13,7 @@ import importlib
 import io
 import math
 import os
+import re
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -140,17 +141,26 @@ def _carry_out(name: str, options: list[str]) -> int:
         if made is not None:
             print(str(made).encode("utf-8", "backslashreplace").decode(), flush=True)  # odd file names
     except RustyError as error:
-        print(neutral(f"rusty {name}: {error}"), file=sys.stderr)
+        print(neutral(f"rusty {name}: {_with_next(str(error), name)}"), file=sys.stderr)
         return 1
     except BrokenPipeError:
         raise
     except OSError as error:  # a full or read-only disk, a folder that may not be read
-        print(neutral(f"rusty {name}: {error}"), file=sys.stderr)
+        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        print(neutral(f"rusty {name}: {_with_next(what, name)}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"\nrusty {name}: stopped", file=sys.stderr)
         return 130
     return 0
+
+
+def _with_next(problem: str, name: str) -> str:
+    """A problem that names no command to type, as one out of range does, leads to the command's help."""
+    if re.search(r"[Tt]ype: |\brusty [a-z]|\bpip install ", problem):
+        return problem
+    end = "" if problem.endswith((".", "?", "!")) else "."
+    return f"{problem}{end} Type: rusty {name} --help"
 
 
 def _parse(name: str, config: type[Any], options: list[str]) -> Any:
@@ -219,7 +229,7 @@ def _as_words(key: str, value: Any) -> list[str]:
         return [f"--{key}", *(str(item) for item in value)] if value else []
     if isinstance(value, dict):
         return [word for inner, item in value.items() for word in _as_words(f"{key}.{inner}", item)]
-    return [f"--{key}", str(value)]
+    return [f"--{key}={value}"]  # one word: a value may begin with a dash
 
 
 if __name__ == "__main__":

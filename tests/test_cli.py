@@ -34,6 +34,10 @@ class Toy:
 def toy(config: Toy) -> str:
     if config.name == "nobody":
         raise ConfigError("nobody is not a name. Type: rusty toy --name somebody")
+    if config.times < 1:
+        raise ConfigError(f"--times must be at least 1, not {config.times}")
+    if "/" in config.name:
+        return Path(config.name).read_text()
     return json.dumps([config.name, config.times, config.loud, config.tags])
 
 
@@ -86,6 +90,14 @@ def test_a_clear_error_is_one_line_and_1(toy_command, capsys):
     assert capsys.readouterr().err == "rusty toy: nobody is not a name. Type: rusty toy --name somebody\n"
 
 
+def test_an_error_that_names_no_command_leads_to_the_help(toy_command, capsys):
+    assert cli.main(["toy", "--name", "a", "--times", "0"]) == 1
+    said = "rusty toy: --times must be at least 1, not 0. Type: rusty toy --help\n"
+    assert capsys.readouterr().err == said
+    assert cli.main(["toy", "--name", f"{__file__}/a"]) == 1
+    assert capsys.readouterr().err == f"rusty toy: {__file__}/a: Not a directory. Type: rusty toy --help\n"
+
+
 def test_no_name_in_an_error_reaches_the_terminal_as_more_than_text(toy_command, capsys, tmp_path):
     assert cli.main(["toy", "--config", str(tmp_path / "\x1b[2J\x07.toml")]) == 1
     said = capsys.readouterr().err
@@ -105,6 +117,12 @@ def test_a_file_gives_defaults_and_the_command_line_wins(toy_command, capsys, tm
     path.write_text(text if form == "toml" else json.dumps(options))
     assert cli.main(["toy", "--config", str(path), "--times", "7", "--no-loud"]) == 0
     assert json.loads(capsys.readouterr().out) == ["file", 7, False, ["x", "y"]]
+
+
+def test_a_value_of_a_file_may_begin_with_a_dash(toy_command, capsys, tmp_path):
+    (tmp_path / "o.json").write_text('{"name": "--loud", "times": -2}')
+    assert cli.main(["toy", "--config", str(tmp_path / "o.json")]) == 0
+    assert json.loads(capsys.readouterr().out) == ["--loud", -2, False, []]
 
 
 @dataclass(frozen=True)

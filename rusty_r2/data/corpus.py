@@ -155,6 +155,9 @@ class Builder:
     def finish(self) -> Path:
         """Write the manifest and clear the journal away."""
         if not self.progress.splits["train"]["documents"]:
+            shutil.rmtree(self.work)  # there is nothing to go on with, and other sources may be tried here
+            if not any(self.folder.iterdir()):
+                self.folder.rmdir()
             raise DataError(
                 f"no document of {', '.join(self.config.source)} was kept. Type: rusty data corpus --help"
             )

@@ -166,6 +166,7 @@ def test_errors_say_what_to_do(rows: Path, tmp_path: Path) -> None:
         build(options(tmp_path / "nowhere", tmp_path / "new"))
     with pytest.raises(DataError, match="was kept"):
         build(options(write_rows(tmp_path / "e.jsonl.xz", ["tiny"]), tmp_path / "new2"))
+    assert not (tmp_path / "new2").exists(), "and another source can be tried there"
 
 
 @pytest.fixture
