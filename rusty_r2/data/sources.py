@@ -17,6 +17,7 @@ import hashlib
 import importlib.metadata
 import re
 import sysconfig
+import zlib
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -109,7 +110,7 @@ def _readable(path: Path) -> str | None:
     else:
         try:
             text = gzip.decompress(path.read_bytes()).decode("utf-8")
-        except (OSError, EOFError, UnicodeDecodeError):
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError):
             return None
     if text is not None and MAN in path.parents:
         return plain_manual(text)

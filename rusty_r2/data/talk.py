@@ -68,9 +68,7 @@ def _noise(namer: Namer) -> Episode:
     rng = namer.rng
     kind = rng.randrange(6)
     if kind == 0:
-        text = rng.choice(
-            ("", ".", "?", "??", "...", "!!!", "-", ",", "/", "\\", "~", "#", "0", "1", "x", "\n", "()", "{}")
-        )
+        text = rng.choice(SIGNS)
     elif kind == 1:
         text = "".join(rng.choices("asdfghjklqwertyuiopzxcvbnm ", k=rng.randint(3, 24)))
     elif kind == 2:

@@ -102,26 +102,27 @@ def _advise(found: Validation, labels: Counter[bool], flat: int) -> None:
 
 
 def _rows(path: Path, text: str, found: Validation) -> Iterator[tuple[str, dict[str, Any]]]:
-    if text.lstrip().startswith("["):
-        try:
-            items = [(f"{path} row {number}", item) for number, item in enumerate(json.loads(text), 1)]
-        except (ValueError, RecursionError) as error:
-            found.faults.append(f"{path}: no JSON: {error}")
-            return
-    else:
-        items = [
-            (f"{path}:{number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()
-        ]
-    for place, item in items:
-        try:
-            row = json.loads(item, parse_constant=_no_constant) if isinstance(item, str) else item
-        except (ValueError, RecursionError) as error:
-            found.faults.append(f"{place}: no JSON: {error}")
-            continue
+    for place, row in _values(path, text, found):
         if isinstance(row, dict):
             yield place, row
         else:
             found.faults.append(f"{place}: a row is an object, not {_name(row)}")
+
+
+def _values(path: Path, text: str, found: Validation) -> Iterator[tuple[str, Any]]:
+    """What the lines hold, or the members of one list."""
+    listed = text.lstrip().startswith("[")
+    lines = [(f"{path}:{number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    for place, line in [(str(path), text)] if listed else lines:
+        try:
+            value = json.loads(line, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            found.faults.append(f"{place}: no JSON: {error}")
+            continue
+        if listed:
+            yield from ((f"{path} row {number}", row) for number, row in enumerate(value, 1))
+        else:
+            yield place, value
 
 
 def _no_constant(name: str) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rusty_r2.data.sources import documents_of, machine, plain_manual
+from rusty_r2.data.sources import _readable, documents_of, machine, plain_manual
 from rusty_r2.lm.documents import documents, text_of
 
 OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": os.devnull + "/none"}
@@ -60,6 +60,17 @@ def test_a_manual_loses_its_typesetting() -> None:
     roff += '\\fB\\-a\\fR \\(aqall\\(aq\n.\\" comment\n'
     assert plain_manual(roff) == "NAME\nls - list\n\nSEE ALSO\ndir (1)\n\n-a 'all'\n"
     assert plain_manual(".so man1/ls.1\n") is None
+
+
+@pytest.mark.parametrize("place", [12, 200, -6])
+def test_a_damaged_file_of_this_machine_is_passed_over(tmp_path: Path, place: int) -> None:
+    whole = gzip.compress(bytes(range(32, 127)) * 50 + b"how to read this")
+    broken = bytearray(whole)
+    broken[place : place + 3] = b"\xff\x00\xff"
+    (tmp_path / "README.gz").write_bytes(whole)
+    assert _readable(tmp_path / "README.gz") is not None
+    (tmp_path / "README.gz").write_bytes(bytes(broken))
+    assert _readable(tmp_path / "README.gz") is None
 
 
 def test_this_machine_is_a_corpus() -> None:

@@ -112,3 +112,17 @@ def test_a_json_list_is_rows_too(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps([KTO, KTO | {"label": None}]))
     assert check_file(path).faults == [f"{path} row 2: label: must be true or false, not null"]
+
+
+@pytest.mark.parametrize(
+    ("member", "fault"),
+    [
+        (json.dumps(json.dumps(KTO)), " row 1: a row is an object, not the text"),
+        (json.dumps(KTO | {"score": float("nan")}), ": no JSON: NaN is not JSON"),
+    ],
+)
+def test_a_list_is_held_to_what_lines_are(tmp_path, member, fault):
+    path = tmp_path / "rows.json"
+    path.write_text(f"[{member}]")
+    (found,) = check_file(path).faults
+    assert found.startswith(f"{path}{fault}")
