@@ -8,7 +8,7 @@ import pytest
 from rusty_r2.errors import ConfigError
 from rusty_r2.gym import catalog
 from rusty_r2.gym.families import FAMILIES
-from rusty_r2.gym.families.base import How, part, ranks
+from rusty_r2.gym.families.base import Draw, How, Wordings, part, ranks
 from rusty_r2.gym.families.wordings import wordings
 from rusty_r2.gym.shown import Shown, family_rank, shown, wording_rank
 
@@ -66,3 +66,9 @@ def test_held_out_tasks_are_the_same_whatever_is_shown():
 def test_what_is_no_share_is_refused(shares):
     with pytest.raises(ConfigError, match="--shown-families"):
         Shown(*shares)
+
+
+def test_lists_that_differ_in_their_training_lines_alone_keep_them():
+    for more in ("first", "second"):
+        lines = Wordings(["one", "two", "three"], [more])
+        assert {Draw(str(seed), "train", 1).say(lines) for seed in range(60)} == {*lines, more}

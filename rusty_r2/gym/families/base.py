@@ -124,7 +124,7 @@ class Draw:
         self.new_wording |= fresh
         if self.held:
             return self.any(part(wordings, held=fresh))
-        said, rank = self.any(_ranked(wordings, self.how.shown))
+        said, rank = self.any(_ranked(wordings, wordings.more, self.how.shown))
         self.rank = max(self.rank, rank)
         return said
 
@@ -150,7 +150,8 @@ def _by_hash(line: str) -> bytes:
 
 
 @lru_cache(4096)
-def _ranked(wordings: Wordings, share: float) -> list[tuple[str, float]]:
+def _ranked(wordings: Wordings, _more: tuple[str, ...], share: float) -> list[tuple[str, float]]:
+    """Those below a share. `_more` is named because lists that differ in it alone are equal as tuples."""
     return [(line, rank) for line, rank in ranks(wordings).items() if rank < share]
 
 
