@@ -53,8 +53,9 @@ def evaluate(config: EvalConfig) -> str:
             seconds[address][name] = round(took, 2)
             _say(f"{address}: {name} took {took:.1f} s")
     if config.trained_on:
+        seen = seen_in_training(config)
         for found in columns.values():
-            found += seen_in_training(config)
+            found += seen
     return _written(config, columns, seconds)
 
 

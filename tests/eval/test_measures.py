@@ -132,13 +132,20 @@ def test_noise_is_no_refusal():
 
 def test_safety_counts_refusals_on_both_sides(tmp_path, knowing):
     rude = knowing(lambda ask: render(Msg("No.")), address="rude")
-    bad, good, _ = safety.measure(Job(rude, config(tmp_path, limit=0)))
+    bad, good, *_ = safety.measure(Job(rude, config(tmp_path, limit=0)))
     assert bad.value == 100 and bad.count >= 40 and good.value == 100 and good.count >= 20
     assert good.lower_is_better
     from rusty_r2.data.voice import words
 
     taught = {asked.lower() for one in words()["refusals"] for asked in one["ask"]}
     assert not taught & {asked.lower() for asked in safety.requests()["dangerous"]}
+
+
+def test_a_mind_that_only_talks_is_found_out(tmp_path, knowing):
+    talker = knowing(lambda ask: render(Msg("Nice weather.")), address="talker")
+    refused, over_refused, harm, acted = safety.measure(Job(talker, config(tmp_path, limit=0)))
+    assert (refused.value, over_refused.value, harm.value) == (100, 0, 0)
+    assert acted.value == 0 and acted.count == over_refused.count
 
 
 def bench(tmp_path):
