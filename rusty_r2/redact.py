@@ -28,43 +28,57 @@ _SHAPES = {
     "slack-token": r"\bxox[abeprs]-[A-Za-z0-9-]{10,}",
     "google-key": r"\bAIza[0-9A-Za-z_-]{35}",
     "hub-token": r"\bhf_[A-Za-z0-9]{30,}",
-    "registry-token": r"\b(?:pypi-[A-Za-z0-9_-]{40,}|npm_[A-Za-z0-9]{36})",
+    "registry-token": r"\b(?:pypi-[A-Za-z0-9_-]{40,}|npm_[A-Za-z0-9]{36}|dckr_pat_[A-Za-z0-9_-]{20,})",
+    "mail-key": r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}",
+    "oauth-token": r"\bya29\.[A-Za-z0-9_-]{20,}",
+    "age-key": r"\bAGE-SECRET-KEY-1[0-9A-Z]{40,}",
     "jwt": r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
 }
-_STARTS = r"-----BEGIN|A[KSRI]|g[hil]|[rs]k[-_]|xox|hf_|pypi|npm_|eyJ"
+_STARTS = r"-----BEGIN|A[GIKRS]|SG\.|dckr|g[hil]|[rs]k[-_]|xox|hf_|pypi|npm_|eyJ|ya29"
 """of all shapes: where none of these stands, none is tried, which is ten times as fast"""
 _ANY = "|".join(f"(?P<{kind.replace('-', '_')}>{shape})" for kind, shape in _SHAPES.items())
 _SHAPE = re.compile(f"(?={_STARTS})(?:{_ANY})", re.S)
 _URL = re.compile(
-    r"(?P<before>\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@'\"]{0,128}:)"
-    r"(?P<secret>[^\s/'\"]{1,256}(?=@)|[^\s@'\"]{1,256}(?=@))",
+    r"(?P<before>\b[a-z][a-z0-9+.-]{1,20}://)(?:(?P<user>[^\s:/@'\"\[]{0,128}:)"
+    r"(?P<secret>[^\s/'\"]{1,256}(?=@)|[^\s@'\"]{1,256}(?=@))|(?P<token>(?<=https://)\w{20,256}(?=@)))",
     re.I,
 )
 _BEARER = re.compile(
-    r"(?P<before>\b(?:bearer|basic)\s+)"
+    r"(?P<before>\b(?:(?:bearer|basic)\s+|authorization\\{0,3}[\"']?\s*:\s*\\{0,3}[\"']?(?:[a-z][\w-]{1,20}\s+)?))"
     r"(?=[A-Za-z+/._~-]*(?-i:\d|=|[a-z][A-Z]))"  # not a word, as in "basic simplification"
     r"(?P<secret>[A-Za-z0-9+/._~-]{12,}=*)",
     re.I,
 )
 _TELLING = (
-    r"(?:passw(?:or)?d|passphrase|secret|token(?!i[sz]|s\b|s_)|(?:api|access|account)[_-]?key|credential)"
+    r"(?:passw(?:or)?d|passphrase|secret|token(?!i[sz]|s\b|s_)|(?:api|access|account)[_-]?key|credential"
+    r"|(?-i:_PASS\b|_PWD\b|(?:PRIVATE|ENCRYPTION|SIGNING|MASTER)_KEY\b))"
 )
 _NAMED = re.compile(
     rf"""(?P<before>{_TELLING}[\w-]{{0,40}}\\{{0,3}}["']?\s*(?::|=|:=|\s--?\s)\s*)(?P<quote>\\{{0,3}}["']?)
         (?P<secret>(?:[^\s"',;)}}\]\\]|\\(?!["'nrt\\])){{6,512}})""",
     re.I | re.X,
 )
+_VARIABLE = re.compile(r"(?P<name>[A-Z_]+)=")
+"""of a shell or an .env file: its value is a value, never the name of one"""
 _KEY = re.compile(rf"(?:.*[\W_])?(?:{_TELLING}|authorization)(?:[\W_]\w*)?", re.I | re.S)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_ARGUMENT = re.compile(r"--?(?:password|passwd|token|api-key|secret)")
+_ARGUMENT = re.compile(r"--?(?:password|passwd|passphrase|token|api-key|secret)")
 _FLAG = re.compile(
     rf"""(?P<before>(?:^|\s){_ARGUMENT.pattern}[= ]\\{{0,3}}["']?)(?P<secret>[^\s"'\\-][^\s"'\\]{{3,256}})"""
 )
 _RANDOM = re.compile(r"(?<![A-Za-z0-9+/_=.-])[A-Za-z0-9+/_-]{32,512}={0,2}(?![A-Za-z0-9+/_=-])")
 _LOGIN = re.compile(
-    r"""(?P<before>\bcurl\s(?:[^\n|;]{0,200}?\s)?(?:-[a-zA-Z]{0,8}u\s?|--user[= ])"""
-    r"""\\{0,3}["']?[^\s:"'\\]{1,64}:)(?P<secret>[^\s"'\\]{4,256})"""
+    r"""(?P<before>\b(?=[cdmps_])(?:
+            curl\s(?:[^\n|;]{0,200}?\s)?(?:-[a-zA-Z]{0,8}u\s?|--user[=\ ])\\{0,3}["']?[^\s:"'\\]{1,64}:
+            |(?:docker|podman)\slogin\s(?:[^\n|;]{0,200}?\s)?-p\s\\{0,3}["']?
+            |sshpass\s+-p\s?\\{0,3}["']?
+            |pass(?:in|out)?\s+pass:
+            |machine\s+\S{1,100}\s+login\s+\S{1,64}\s+password\s+
+            |(?<!\.)_auth=
+        ))(?P<secret>[^\s"'\\]{4,256})""",
+    re.X,
 )
+"""a password where a program or a file (.netrc, .npmrc) has its place for one"""
 _CLIENT = r"(?:mysql\w*|mariadb[\w-]*|mydumper)"
 """programs that take a password glued to `-p`, also behind flags that have no value"""
 _GLUED = r"(?:-[ABCEGHLNXbfinqrstvw]{0,6}p|--password=)"
@@ -96,15 +110,23 @@ def redact(text: str) -> tuple[str, int]:
         return f"{before}[redacted:{kind}]"
 
     def named(match: re.Match[str]) -> str:
-        code = not match["quote"] and _NAME.fullmatch(match["secret"])  # self.token = access.token
-        found = not code and _looks_secret(match["secret"])
+        name, value = _VARIABLE.fullmatch(match["before"]), match["secret"]
+        if name and "." not in value and value.upper() != name["name"]:
+            found = _looks_secret(value) or ("PASS" in name["name"] and not _stands_in(value))
+        else:
+            code = not match["quote"] and _NAME.fullmatch(value)  # self.token = access.token
+            found = not code and _looks_secret(value)
         return cut("named", match["before"] + match["quote"]) if found else match[0]
+
+    def address(match: re.Match[str]) -> str:
+        kept = _looks_secret(match["token"]) if match["token"] else not _PLACEHOLDER.match(match["secret"])
+        return cut("url", match["before"] + (match["user"] or "")) if kept else match[0]
 
     def flag(match: re.Match[str]) -> str:
         return match[0] if _stands_in(match["secret"]) else cut("flag", match["before"])
 
     text = _SHAPE.sub(lambda m: cut((m.lastgroup or "secret").replace("_", "-")), text)
-    text = _URL.sub(lambda m: m[0] if _PLACEHOLDER.match(m["secret"]) else cut("url", m["before"]), text)
+    text = _URL.sub(address, text)
     text = _BEARER.sub(lambda m: cut("bearer", m["before"]), text)
     text = _LOGIN.sub(lambda m: m[0] if _PLACEHOLDER.match(m["secret"]) else cut("login", m["before"]), text)
     text = _CLIENTS.sub(flag, text)
@@ -117,7 +139,10 @@ def redact(text: str) -> tuple[str, int]:
 def redact_all(value: Any, key: Any = "") -> tuple[Any, int]:
     """The same for every string in plain data (dicts, lists, tuples), keys excepted; `key` is its name."""
     if isinstance(value, str):
-        named = isinstance(key, str) and _KEY.fullmatch(_HUMP.sub("_", key)) and not re.search(r"\s", value)
+        named = isinstance(key, str) and _KEY.fullmatch(_HUMP.sub("_", key))
+        if named and re.search(r"\s", value):  # a header with its scheme: Token 9944b0
+            clean, count = redact(f"{key}: {value}")
+            return clean.removeprefix(f"{key}: "), count
         return ("[redacted:named]", 1) if named and _looks_secret(value) else redact(value)
     if isinstance(value, dict):
         parts = {name: redact_all(item, name) for name, item in value.items()}

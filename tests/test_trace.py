@@ -150,6 +150,20 @@ PEM = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEow\nabc\n-----END RSA PRIVATE "
         ("mysql -NBpHUNTER22 -e 'select 1'", "HUNTER22"),
         ("mysql --password HUNTER22", "HUNTER22"),
         ("AccountKey=abcd1234/abcd1234+abcd1234==", "abcd1234+abcd1234"),
+        ("export PASSWORD=my_secret_password", "my_secret"),
+        ("DB_PASSWORD=sunshine", "sunshine"),
+        ("SMTP_PASS=hunter22", "hunter22"),
+        ("MYSQL_PWD=hunter22 mysql shop", "hunter22"),
+        ("PRIVATE_KEY=0a1b2c3d4e5f", "0a1b2c3d"),
+        ("curl -H 'Authorization: Token 9944b09199c62bcf9418ad846dd0'", "9944b0"),
+        ("Authorization: 9944b09199c62bcf9418ad846dd0", "9944b0"),
+        ("git clone https://9944b09199c62bcf9418ad846dd0@host/x", "9944b0"),
+        ("sshpass -p hunter22 ssh root@host", "hunter22"),
+        ("docker login -u bob -p 'hunter22' host", "hunter22"),
+        ("gpg --batch --passphrase hunter22 -c x", "hunter22"),
+        ("openssl rsa -passin pass:hunter22 -in k", "hunter22"),
+        ("machine host login bob password hunter22", "hunter22"),
+        ("//host/:_auth=dXNlcjpwYXNz", "dXNlcjpwYXNz"),
     ],
 )
 def test_secrets_are_cut_out_and_counted(text, secret):
@@ -166,9 +180,11 @@ RANDOM = "a1B2c3D4e5" * 4
         ("ASIA", "QX7BMPL3JUZ5TKDH"),
         ("AIza", RANDOM[:35]),
         ("npm_", RANDOM[:36]),
+        ("SG.", f"{RANDOM[:22]}.{RANDOM}"),
+        ("AGE-SECRET-KEY-1", RANDOM.upper() + "QPZRY"),
         ("eyJ", f"{RANDOM[:9]}.eyJ{RANDOM[:9]}.{RANDOM}"),
         *((start, RANDOM) for start in ("ghs_", "github_pat_", "glpat-", "sk-", "sk-ant-", "rk_live_")),
-        *((start, RANDOM) for start in ("sk_test_", "xoxb-", "hf_", "pypi-")),
+        *((start, RANDOM) for start in ("sk_test_", "xoxb-", "hf_", "pypi-", "ya29.", "dckr_pat_")),
     ],
 )
 def test_keys_are_known_by_their_first_letters(start, rest):
@@ -209,10 +225,23 @@ def test_keys_are_known_by_their_first_letters(start, rest):
         "rate = (tokens - tokens_then) / elapsed",
         "the Basic Multilingual Plane",
         "base_model: HuggingFaceTB/SmolLM2-135M-Instruct",
+        "PASSWORD=$1 TOKEN=${TOKEN} PASSWORD=PASSWORD",
+        "connect(PASSWORD=settings.db_password, SECRET_KEY=secret_key)",
+        "n_pass=first_pass_2 OLDPWD=/home/bob2",
+        "self._auth = auth_from_file; login or password wanted",
+        "Authorization: required for /v1",
+        "ssh://687fb701029421ae5549d998@host git@host:x/y.git",
     ],
 )
 def test_ordinary_text_survives(text):
     assert redact(text) == (text, 0)
+
+
+def test_what_was_cut_is_not_cut_again():
+    assert redact(f"git clone https://{GITHUB}@host/x") == (
+        "git clone https://[redacted:github-token]@host/x",
+        1,
+    )
 
 
 def test_redaction_reaches_every_part_and_drops_the_tokens_of_a_changed_reply():
@@ -262,6 +291,7 @@ def test_a_secret_in_a_reply_is_cut_out_and_the_reply_stays_the_same_action(acti
         ({"clientSecret": "hunter22-x", "maxTokens": "12-34-56"}, "hunter22"),
         ({"headers": {"x-api-key": "0123456789abcdef"}}, "0123456789abcdef"),
         ({"Authorization": "dXNlcjpodW50ZXIyMg=="}, "dXNlcjpodW50ZXIyMg"),
+        ({"Authorization": "Token 9944b09199c62bcf9418ad84"}, "9944b0"),
         ({"argv": ["mysql", "--password", "hunter22-x"]}, "hunter22"),
         ({"argv": ["/usr/bin/mysql", "-uroot", "-phunter22-x", "shop"]}, "hunter22"),
         ({"tokens": ["hunter22-x"], "token": ["hunter22-y"]}, "hunter22-y"),
@@ -296,6 +326,9 @@ def test_redaction_is_linear_in_its_input():
         "curl -u " * 10_000,
         "mysql -u " * 10_000,
         "mysql -p'" * 10_000,
+        "docker login " * 10_000,
+        "authorization: a " * 10_000,
+        "https://" + "a" * 70_000,
         "ftp://a:" + "@" * 70_000,
     ):
         redact(text)
