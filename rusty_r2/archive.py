@@ -80,7 +80,7 @@ def _read(source: Path, done: Imported) -> Iterator[ExecutionTrace]:
     for where, text in texts:
         try:
             yield ExecutionTrace.from_dict(from_json(text))
-        except (ValueError, TraceError, RecursionError) as error:
+        except (ValueError, TypeError, TraceError, RecursionError) as error:  # a cell may hold anything
             done.problems.append(f"{where}: {error}")
 
 

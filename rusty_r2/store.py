@@ -73,12 +73,15 @@ class TraceStore(Closing):
         rows = [to_row(trace.redacted()) for trace in traces]
         with self._guard("append"), self._writer.begin() as connection:
             there = self._known(connection, [row["trace_id"] for row in rows])
-            fresh = {row["trace_id"]: row for row in rows if row["trace_id"] not in there}
-            if known == "refuse" and len(fresh) < len(rows):
-                again = next(
-                    (row["trace_id"] for row in rows if row["trace_id"] in there), rows[0]["trace_id"]
-                )
-                raise StoreError(f"trace {again} is in the store already. Type: rusty trace show {again}")
+            fresh: dict[str, dict[str, Any]] = {}
+            for row in rows:
+                again = row["trace_id"]
+                if again not in there and again not in fresh:
+                    fresh[again] = row
+                elif known == "refuse" and again in there:
+                    raise StoreError(f"trace {again} is in the store already. Type: rusty trace show {again}")
+                elif known == "refuse":
+                    raise StoreError(f"trace {again} is given twice. Give each its own id")
             tools = [
                 {"trace_id": key, "tool": tool} for key, row in fresh.items() for tool in row.pop("tools")
             ]

@@ -113,9 +113,10 @@ def narrowed(asked: sa.Select[Any], wanted: Filter, *, ordered: bool = True) -> 
     if wanted.labeled is not None:
         asked = asked.where(c.label.is_not(None) if wanted.labeled else c.label.is_(None))
     if wanted.since is not None:
-        asked = asked.where(c.timestamp >= wanted.since)
+        asked = asked.where(c.timestamp >= _moment(wanted.since))
     if wanted.until is not None:
-        asked = asked.where(c.timestamp <= wanted.until + ("T~" if "T" not in wanted.until else ""))
+        until = _moment(wanted.until)
+        asked = asked.where(c.timestamp <= until + ("T~" if "T" not in until else ""))
     if wanted.min_reward is not None:
         asked = asked.where(c.reward >= wanted.min_reward)
     if wanted.max_reward is not None:
@@ -131,6 +132,11 @@ def narrowed(asked: sa.Select[Any], wanted: Filter, *, ordered: bool = True) -> 
         keys = (c.timestamp, c.trace_id)
         asked = asked.order_by(*(key.desc() for key in keys) if wanted.newest_first else keys)
     return asked.limit(wanted.limit).offset(wanted.offset or None)
+
+
+def _moment(said: str) -> str:
+    """A time as timestamps are written, also where a space stands before the hour."""
+    return said.strip().replace(" ", "T", 1)
 
 
 def to_row(trace: ExecutionTrace) -> dict[str, Any]:

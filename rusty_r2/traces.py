@@ -14,6 +14,8 @@ A door: what it shows is made by agent/telling.py, what it reads by data/importe
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -35,6 +37,7 @@ from rusty_r2.trace import ExecutionTrace
 
 Label = Literal["any", "good", "bad", "none"]
 FILES = (".jsonl", ".json", ".pkl", ".pickle")
+_DATE = re.compile(r"\d{4}(?:-\d\d){0,2}(?:[T ]\d\d\S*)?$", re.ASCII)
 SHOWN = 20
 """problems of an import that are printed"""
 
@@ -59,6 +62,11 @@ class Narrow:
     """words of the request or the answer"""
     min_reward: float | None = None
     max_reward: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, said in (("since", self.since), ("until", self.until)):
+            if said and not _DATE.match(said):
+                raise ConfigError(f"--{name} is {said!a}; say a date or a time: 2026-11-15, 2026-11-15T12:00")
 
     def wanted(self, limit: int | None, **more: Any) -> Filter:
         return Filter(
@@ -280,10 +288,11 @@ def keys() -> Callable[[], str]:
         before = termios.tcgetattr(sys.stdin)
         try:
             tty.setcbreak(sys.stdin, termios.TCSAFLUSH)  # what was typed before it was shown does not count
-            pressed = sys.stdin.read(1).lower()
+            pressed = os.read(sys.stdin.fileno(), 64).decode(errors="replace").lower()
         finally:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        return "q" if pressed in ("\x04", "\x1b") else pressed
+        # two keys at once, or an arrow: nobody has seen what the second would be about
+        return "q" if pressed in ("\x04", "\x1b") else pressed if len(pressed) < 2 else "?"
 
     return key
 

@@ -71,6 +71,8 @@ def test_filters(store):
     assert store.count(tool="shell") == 4 - 1  # 1, 5, 7 use it; 3 and 9 call nothing
     assert store.count(min_reward=0.65) == 3 and store.count(max_reward=0.05) == 1
     assert store.count(since="2026-01-03", until="2026-01-05") == 3
+    for hour in ("2026-01-03T23:59", "2026-01-03 23:59"):
+        assert (store.count(since=hour), store.count(until=hour)) == (7, 3)
     assert (
         store.count(text="QUESTION 7") == 1
         and store.count(text="answer") == 10
@@ -133,7 +135,10 @@ def test_an_id_is_kept_once_and_a_batch_is_all_or_nothing(store):
     store.append(first)
     with pytest.raises(StoreError, match="already"):
         store.append_many([trace(2), replace(first, user_query="other")])
-    assert store.count() == 1 and store.append_many([first, trace(3)], known="skip") == 1
+    twice = trace(4)
+    with pytest.raises(StoreError, match=f"trace {twice.trace_id} is given twice"):
+        store.append_many([trace(2), twice, twice])
+    assert store.count() == 1 and store.append_many([first, twice, twice], known="skip") == 1
 
 
 def test_what_cannot_be_kept_is_refused_whole(store):
@@ -260,6 +265,15 @@ def test_an_import_says_which_line_was_no_trace(tmp_path):
     with TraceStore(tmp_path / "t.db") as store:
         done = archive.load(store, tmp_path / "in.jsonl")
     assert done.added == 1 and [p.split(":")[1] for p in done.problems] == list("2345678")
+
+
+def test_a_cell_of_a_table_that_is_no_trace_is_named(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"body": [None, '{"user_query": "q"}']}), tmp_path / "in.parquet")
+    with TraceStore(tmp_path / "t.db") as store:
+        done = archive.load(store, tmp_path / "in.parquet")
+    assert done.added == 1 and len(done.problems) == 1 and "row 1" in done.problems[0]
 
 
 def test_an_id_cannot_lead_outside_the_folder(tmp_path):

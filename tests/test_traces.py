@@ -60,6 +60,9 @@ def test_list_narrows_and_counts(three):
     assert "question 1" in show_list(ListConfig(tool="search", oldest_first=True)).splitlines()[1]
     assert len(show_list(ListConfig(text="QUESTION 1")).splitlines()) == 4
     assert show_list(ListConfig(label="good")).startswith("no traces that fit")
+    for wrong in ("yesterday", "15.11.2026", "2026-11-15 noon"):
+        with pytest.raises(ConfigError, match="--since"):
+            ListConfig(since=wrong)
     rows = [json.loads(line) for line in show_list(ListConfig(json=True, limit=2)).splitlines()]
     assert [row["query"] for row in rows] == ["question 2", "question 1"]
 
@@ -150,7 +153,7 @@ def test_a_sitting_at_a_terminal_takes_one_key_each(three):
     with subprocess.Popen([sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs) as person:
         os.close(theirs)
         heard = b""
-        for key, at in ((b"y", 1), (b"n", 2), (b"q", 3)):
+        for key, at in ((b"yn", 1), (b"\x1b[A", 1), (b"y", 1), (b"n", 2), (b"q", 3)):
             while f"{at} of 3".encode() not in heard or not heard.endswith(b"q quit\r\n"):
                 heard += os.read(ours, 4096)
             while not _raw(ours):
