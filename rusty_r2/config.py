@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""Options are dataclasses: written here to TOML-like JSON and read back, checked once, at this border.
+"""Options are dataclasses: written as JSON, read from JSON or TOML, checked once, at this border.
 
-`load` gives defaults to a command (`--config FILE`), `resolved` is what a run folder keeps, and
+`read` gives defaults to a command (`--config FILE`), `resolved` is what a run folder keeps, and
 `home` is where everything lives that is not in the user's own folders:
 
     $RUSTY_HOME, else the platform's data folder + "rusty-r2"
@@ -18,7 +18,7 @@ import sys
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rusty_r2.errors import ConfigError
 
@@ -26,8 +26,6 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-T = TypeVar("T")
 
 
 def home() -> Path:

@@ -100,12 +100,11 @@ class Registry:
 
     def names(self) -> list[str]:
         found = self.root.glob("*/") if self.root.is_dir() else ()
-        return sorted(path.name for path in found if NAME.fullmatch(path.name) and any(path.glob("v[0-9]*/")))
+        return sorted(path.name for path in found if NAME.fullmatch(path.name) and _version_folders(path))
 
     def versions(self, name: str) -> list[Version]:
         """Every version, oldest first."""
-        found = sorted(self._folder(name).glob("v[0-9]*/"), key=lambda path: int(path.name[1:]))
-        return [_read_version(path) for path in found]
+        return [_read_version(path) for path in _version_folders(self._folder(name))]
 
     def version(self, name: str, number: int | None = None) -> Version:
         """This version, or the newest."""
@@ -358,6 +357,12 @@ def _told(gate: Gate | None) -> str:
     if gate is None:
         return "not tried"
     return "passed" if gate.passed and not gate.worse else "; ".join(gate.reasons) or "failed"
+
+
+def _version_folders(folder: Path) -> list[Path]:
+    """Oldest first; a copy that somebody laid beside them is none."""
+    found = [path for path in folder.glob("v[0-9]*") if path.name[1:].isdecimal() and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name[1:]))
 
 
 def _read_version(folder: Path) -> Version:

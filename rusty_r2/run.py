@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -112,8 +112,7 @@ class Run:
     def note(self, **facts: Any) -> None:
         """Facts about the run as a whole, kept in run.json."""
         path = self.folder / "run.json"
-        known = json.loads(path.read_text()) if path.exists() else {}
-        files.write(path, json.dumps(known | facts, indent=2) + "\n")
+        files.write(path, json.dumps(noted(path) | facts, indent=2) + "\n")
 
     def close(self, ended: str = "done") -> None:
         if not self._metrics.closed:
@@ -149,10 +148,18 @@ def newest(folder: Path) -> Path | None:
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    """What a run logged, oldest first; a line cut short by a kill is left out."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-    return [json.loads(line) for line in lines[:-1]]
+    """What a run logged, oldest first; a line that a kill or a full disk cut short is left out."""
+    return [line for _, line in _logged(folder / "metrics.jsonl")]
+
+
+def _logged(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The whole lines of metrics.jsonl, as they stand there and as data."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.split("\n")[:-1]:
+        with suppress(ValueError):
+            data = json.loads(line)
+            if isinstance(data, dict) and "step" in data:
+                yield line, data
 
 
 def noted(path: Path) -> dict[str, Any]:
@@ -191,11 +198,9 @@ def _same_options(folder: Path, config: Any, may_change: set[str]) -> None:
 
 def _forget_after(path: Path, step: int) -> None:
     """Cut what an earlier try logged after the checkpoint that is resumed: those steps come again."""
-    if not path.exists():
-        return
-    whole = path.read_text(encoding="utf-8").split("\n")[:-1]
-    kept = [line for line in whole if json.loads(line)["step"] <= step]
-    files.write(path, "".join(line + "\n" for line in kept))
+    if path.exists():
+        kept = [line for line, data in _logged(path) if data["step"] <= step]
+        files.write(path, "".join(line + "\n" for line in kept))
 
 
 def _next_free(root: Path, name: str) -> Path:

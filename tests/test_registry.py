@@ -49,6 +49,13 @@ def add(registry, tmp_path, salt, **gate):
     return registry.add("agent", path, gate=green(path, **gate), lineage={"base": "smollm2"})
 
 
+def test_a_copy_somebody_laid_beside_the_versions_is_none(registry, tmp_path):
+    made = add(registry, tmp_path, "1")
+    shutil.copytree(registry.folder_of(made), registry.root / "agent" / "v0001-old")
+    (registry.root / "other" / "v1-old").mkdir(parents=True)
+    assert registry.names() == ["agent"] and registry.versions("agent") == [made]
+
+
 # ── promote and rollback ─────────────────────────────────────────────────────────────────────────────
 
 

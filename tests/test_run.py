@@ -65,6 +65,18 @@ def test_resume_goes_on_from_the_newest_whole_checkpoint(tmp_path):
         assert [line["step"] for line in run.metrics(folder)] == [1, 2]
 
 
+def test_a_line_that_a_full_disk_garbled_is_passed_over(tmp_path):
+    with Run.start("toy", Options(), folder=tmp_path) as a:
+        a.log(1, {"loss": 1})
+        save(a, 1)
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 2, "ti{"step": 3, "time": 1}\n\0\0\n7\n')
+    (tmp_path / "run.json").write_text('{"ended": "don')
+    assert [line["step"] for line in run.metrics(tmp_path)] == [1]
+    Run.start("toy", Options(), folder=tmp_path, resume="auto").close()
+    assert [line["step"] for line in run.metrics(tmp_path)] == [1]
+
+
 def test_resume_with_other_options_is_refused(tmp_path):
     with Run.start("toy", Options(), folder=tmp_path / "toy") as a:
         save(a, 1)
