@@ -133,11 +133,9 @@ class Shelf:
         total = 0
         for split, counts in splits.items():
             shards = counts.get("shards", []) if isinstance(counts, Mapping) else []
-            tokens = (
-                sum(s.get("tokens", 0) for s in shards if isinstance(s, Mapping))
-                if isinstance(shards, list)
-                else 0
-            )
+            listed = shards if isinstance(shards, list) else []
+            each = [s.get("tokens") for s in listed if isinstance(s, Mapping)]
+            tokens = sum(count for count in each if isinstance(count, int))
             total += 2 * tokens
             facts.append((f"{split} tokens", f"{tokens:,}"))
         sources = held.get("sources")
@@ -187,7 +185,7 @@ def source(
         root = _absolute(other.path)
         if path == root or root in path.parents:
             further = lineage(other, runs, datasets, depth - 1) if depth else ()
-            return Source(role, text, "/run?" + urlencode({"name": name}), further)
+            return Source(role, text, "/run?" + urlencode({"name": name}, errors="replace"), further)
     for dataset in datasets:
         if path in (_absolute(dataset.path), _absolute(dataset.path).parent):
             made_of = f"{dataset.traces:,} traces" if dataset.traces else ""

@@ -11,7 +11,7 @@ from rusty_r2.errors import ConfigError
 from rusty_r2.registry import Gate, Registry
 from rusty_r2.run import Run
 from rusty_r2.web.runs import Runs, config_diff
-from rusty_r2.web.shelf import Shelf, kind_of_rows, lineage
+from rusty_r2.web.shelf import Shelf, kind_of_rows, lineage, source
 
 
 def make_run(folder, lines=(), config=None, ended="done"):
@@ -248,7 +248,7 @@ def test_datasets_and_what_was_made_from_what(tmp_path, monkeypatch):
     (tmp_path / "bad.jsonl").write_bytes(b"\xff\xfe\n")
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "manifest.json").write_text(
-        '{"splits": {"train": {"shards": {"x": 1}}}, "sources": [3]}'
+        '{"splits": {"train": {"shards": {"x": 1}}, "test": {"shards": [{"tokens": "7"}]}}, "sources": [3]}'
     )
     make_run(tmp_path / "runs" / "sft", config={"data_dir": "code"})
     make_run(
@@ -297,3 +297,10 @@ def test_runs_that_were_made_from_each_other_end(tmp_path, monkeypatch):
     make_run(tmp_path / "runs" / "b", config={"init": "runs/a"})
     every = {run.name: run for run in Runs(tmp_path / "runs").all()}
     assert lineage(every["a"], every, [])[0].href == "/run?name=b"
+
+
+def test_a_run_with_a_name_that_is_no_text_can_be_an_origin(tmp_path):
+    odd = os.fsdecode(b"\xff")
+    make_run(tmp_path / odd)
+    every = {run.name: run for run in Runs(tmp_path).all()}
+    assert source("init", str(tmp_path / odd), every, []).href == "/run?name=%3F"
