@@ -20,14 +20,14 @@ import random
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rusty_r2.closing import Closing
 from rusty_r2.errors import ConfigError, ProtocolError, SandboxError, TaskError
 from rusty_r2.gym.sandbox import Limits, Result, Sandbox, open_sandbox
-from rusty_r2.gym.verdict import Verdict, judge
+from rusty_r2.gym.verdict import Verdict, judge, limits_of
 from rusty_r2.protocol import Action, Cmd, Edit, Msg, parse
 from rusty_r2.task import Calls, Task, Tree, clean_path, index
 
@@ -114,6 +114,8 @@ class CodingEnv(Closing):
 
     def __init__(self, tasks: Sequence[Task] | Path | None = None, config: EnvConfig | None = None) -> None:
         self.config = config or EnvConfig()
+        wall_s = self.config.wall_s
+        self._limits = Limits(wall_s=wall_s, cpu_s=math.ceil(wall_s), disk=self.config.disk)
         self._given = tasks
         self._tasks: Sequence[Task] | None = None
         self._rng = random.Random()
@@ -216,7 +218,7 @@ class CodingEnv(Closing):
         return self._tested(now, before, seen)
 
     def _open(self, now: _Episode) -> Sandbox:
-        config, limits = self.config, limits_of(now.task, self.config)
+        config, limits = self.config, limits_of(now.task, self._limits)
         try:
             box = open_sandbox(level=config.level, at_least=config.at_least, limits=limits, files=now.files)
         except OSError as error:  # the paths and sizes were looked at before: this is the machine's fault
@@ -252,7 +254,7 @@ class CodingEnv(Closing):
     def _judge(self, now: _Episode, message: str) -> Verdict:
         try:
             verdict = judge(
-                now.task, now.files, message, limits=limits_of(now.task, self.config),
+                now.task, now.files, message, limits=self._limits,
                 level=self.config.level, at_least=self.config.at_least,
             )  # fmt: skip
         except OSError as error:
@@ -357,15 +359,6 @@ def clip(text: str, room: int) -> str:
         return text
     head, tail = text[: room * 2 // 3], text[len(text) - room // 3 :]
     return f"{head}\n[{len(text) - len(head) - len(tail)} characters left out]\n{tail}"
-
-
-def limits_of(task: Task, config: EnvConfig) -> Limits:
-    """The task's own limits on top of the environment's."""
-    ours = Limits(wall_s=config.wall_s, cpu_s=math.ceil(config.wall_s), disk=config.disk)
-    try:
-        return replace(ours, **dict(task.limits))  # type: ignore[arg-type]
-    except TypeError as error:
-        raise TaskError(f"task {task.name}: {error}. Its limits must be fields of Limits") from error
 
 
 def _place(path: str, files: Files) -> str:

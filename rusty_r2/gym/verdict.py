@@ -78,7 +78,7 @@ def judge(
     if level == "off":
         raise ConfigError("a verdict without a sandbox is worth nothing. Leave the level at auto")
     began = time.monotonic()
-    limits = _limits(task, limits or LIMITS)
+    limits = limits_of(task, limits or LIMITS)
     check = task.check
     if isinstance(check, Tree):
         found = list(compare.tree(check, task.files, files, message))
@@ -99,7 +99,8 @@ def judge(
     return replace(verdict, wall_s=time.monotonic() - began)
 
 
-def _limits(task: Task, limits: Limits) -> Limits:
+def limits_of(task: Task, limits: Limits) -> Limits:
+    """The task's own limits on top of others."""
     known = asdict(limits)
     for name, value in task.limits.items():
         if name not in known:

@@ -388,12 +388,3 @@ def test_any_reply_has_an_observation(replies):
             seen, reward, *_ = env.step(reply)
             assert isinstance(seen, str)
             assert isinstance(reward, float)
-
-
-def test_the_gymnasium_checker_is_content():
-    checker = pytest.importorskip(
-        "gymnasium.utils.env_checker", reason="gymnasium is not installed; to run this: pip install gymnasium"
-    )
-    from rusty_r2.gym.adapter import gymnasium_env
-
-    checker.check_env(gymnasium_env(CodingEnv()), skip_render_check=True)
