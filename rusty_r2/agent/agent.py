@@ -18,6 +18,7 @@ import inspect
 import json
 import threading
 from collections.abc import Callable
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
@@ -40,7 +41,12 @@ from rusty_r2.trace import ExecutionTrace, Step, now
 Outcome = tuple[str, float, bool, bool, dict[str, Any]]
 TOOL: dict[type, str] = {Cmd: "run_command", Edit: "write_file"}
 """what the actions are called where agents have tools"""
+GIVEN_UP = "whoever asked waits no more"
 _SESSION: contextvars.ContextVar[str] = contextvars.ContextVar("rusty_session", default="default")
+
+
+class Cancelled(RustyError):
+    """A request was given up by whoever made it."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class Session:
     last_activity: str = field(default_factory=now)
     lock: threading.Lock = field(default_factory=threading.Lock)
     """requests of one session wait for each other"""
+    over: threading.Event | None = None
+    """of the newest request: set where whoever made it waits no more"""
     outcome: Outcome | None = None
     """what the last step in the place gave, beyond the words a tool returns"""
 
@@ -83,6 +91,7 @@ class RustyAgent(Closing):
     ) -> None:
         """`place` makes the place of each session; by default the current folder, read-only."""
         self.policy = open_policy(policy, options) if isinstance(policy, str) else policy
+        self._opened = isinstance(policy, str)
         self.amd = Identity(name)
         self.max_turns, self.store = max_turns, store
         self.sessions: dict[str, Session] = {}
@@ -107,8 +116,16 @@ class RustyAgent(Closing):
         loop = asyncio.get_running_loop()
         session = self.session(session_id)
         here = contextvars.copy_context()  # whoever watches this run also sees the tools it calls
-        trace = await loop.run_in_executor(self._pool, here.run, self._work, session, query, loop)
-        return trace.final_response
+        over = threading.Event()
+        work = loop.run_in_executor(self._pool, here.run, self._work, session, query, loop, over)
+        try:
+            return (await work).final_response
+        except asyncio.CancelledError:
+            over.set()  # the thread ends before its next word or step, and a command that runs is stopped
+            stop = getattr(session.place, "cancel", None)
+            if session.over is over and stop is not None:
+                stop.set()
+            raise
 
     async def arun_function(self, function_name: str, *args: Any, **kwargs: Any) -> Any:
         """Call one tool by its name."""
@@ -128,23 +145,33 @@ class RustyAgent(Closing):
             return self.sessions[session_id]
 
     def close(self) -> None:
-        """Give the places back."""
+        """Give the places back, and the mind where it was opened here."""
+        self._pool.shutdown()
         for session in self.sessions.values():
             getattr(session.place, "close", lambda: None)()
-        self._pool.shutdown()
+        if self._opened:
+            getattr(self.policy, "close", lambda: None)()
 
     # ── one request ─────────────────────────────────────────────────────────────────────────────
 
-    def _work(self, session: Session, query: str, loop: asyncio.AbstractEventLoop) -> ExecutionTrace:
+    def _work(
+        self, session: Session, query: str, loop: asyncio.AbstractEventLoop, over: threading.Event
+    ) -> ExecutionTrace:
+        def go_on(piece: str = "") -> None:
+            if over.is_set():
+                raise Cancelled(GIVEN_UP)
+
         with session.lock:
+            go_on()
+            session.over = over
             _SESSION.set(session.session_id)
-            place = _Called(self, session, loop)
+            place = _Called(self, session, loop, go_on)
             said = [{"role": turn["role"], "content": turn["content"]} for turn in session.history]
             fresh = begin(self.policy, place, query=query)
             fresh = replace(fresh, session_id=session.session_id, agent_name=self.amd.name, history=said)
             shown = Shown(self.policy, fresh)
             try:
-                trace = rollout(shown, place, fresh, max_turns=self.max_turns)
+                trace = rollout(shown, place, fresh, max_turns=self.max_turns, listen=go_on)
             except RustyError as error:
                 self._record(shown.cut_short(error))
                 raise
@@ -189,7 +216,7 @@ class RustyAgent(Closing):
             "timestamp": now(),
             "agent_name": self.amd.name,
             "agent_config": {**asdict(self.amd), "model": self.policy.name, "digest": self.policy.digest},
-            "sessions_data": {"version": 2, "sessions": {s: _told(v) for s, v in self.sessions.items()}},
+            "sessions_data": {"version": 2, "sessions": {s: _told(v) for s, v in [*self.sessions.items()]}},
             "statistics": {
                 "total_tokens_in": self.total_tokens_in,
                 "total_tokens_out": self.total_tokens_out,
@@ -227,13 +254,16 @@ class RustyAgent(Closing):
 class _Called:
     """A session's place whose commands and edits go through the agent's `arun_function`."""
 
-    def __init__(self, agent: RustyAgent, session: Session, loop: asyncio.AbstractEventLoop) -> None:
-        self.agent, self.session, self.loop = agent, session, loop
+    def __init__(
+        self, agent: RustyAgent, session: Session, loop: asyncio.AbstractEventLoop, go_on: Callable[[], None]
+    ) -> None:
+        self.agent, self.session, self.loop, self.go_on = agent, session, loop, go_on
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         return self.session.place.reset(seed=seed, options=options)
 
     def step(self, reply: str) -> Outcome:
+        self.go_on()
         try:
             action = parse(reply)
         except ProtocolError:
@@ -242,7 +272,10 @@ class _Called:
             return self.session.place.step(reply)
         self.session.outcome = None
         call = self.agent.arun_function(TOOL[type(action)], **asdict(action))
-        seen = asyncio.run_coroutine_threadsafe(call, self.loop).result()
+        try:
+            seen = asyncio.run_coroutine_threadsafe(call, self.loop).result()
+        except futures.CancelledError as error:  # its loop ended
+            raise Cancelled(GIVEN_UP) from error
         return self.session.outcome or (str(seen), 0.0, False, False, {})
 
 

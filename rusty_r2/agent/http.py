@@ -199,7 +199,7 @@ class OllamaPolicy(HttpPolicy):
 
     def _check_whole(self, turns: tuple[Turn, ...], heard: _Heard) -> None:
         if heard.tokens_in >= self.context:
-            raise PolicyError(
+            raise ContextFull(
                 f"{self.name} filled its context of {self.context} tokens with the prompt alone: "
                 f"it was cut. {self._remedy()}"
             )

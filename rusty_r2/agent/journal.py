@@ -16,6 +16,7 @@ Which changes are allowed is for approval.py and workspace.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -172,8 +173,11 @@ class Journal:
         group = self._opened()
         blob = f"was-{len(list(_lines(group / 'entries.jsonl'))):06d}"
         line = json.dumps(entry | ({"before": blob} if has_before else {}))
-        with open(group / "entries.jsonl", "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with open(group / "entries.jsonl", "ab", buffering=0) as file:
+            written = file.write(data := f"{line}\n".encode())
+            if written < len(data):  # a full disk; half a line would spoil the next one
+                file.truncate(file.tell() - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return group / blob
 
     def _opened(self) -> Path:

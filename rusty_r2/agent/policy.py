@@ -2,7 +2,7 @@
 """Who speaks: anything that reads a trace so far and writes the next reply.
 
 A policy is one verb. What it needs to remember (our model's state, a server's cache) is its own
-affair, keyed by the trace's id; a trace only ever grows, so nothing has to be read twice. The real
+affair, keyed by the turns so far; a trace only ever grows, so nothing has to be read twice. The real
 minds are in rwkv.py and its neighbours; `ScriptedPolicy` keeps the contract without a model.
 """
 

@@ -7,7 +7,7 @@
 A request is worked on in the main loop (rollout.py) for several steps, in the person's folder
 (workspace.py), until there is an answer, a bare no of the person, or no turn is left. Every exchange
 becomes a trace in the store. Ctrl-C stops the answer, not the program. What is typed after a colon is
-carried out here (`COMMANDS`); how things look is in screen.py, how they are typed in keyboard.py.
+carried out in commands.py; how things look is in screen.py, how they are typed in keyboard.py.
 """
 
 from __future__ import annotations
@@ -132,11 +132,14 @@ def opened(config: ChatConfig, screen: Screen, score: Scorer | None, policy: Pol
         place.dry = config.dry
         mind = policy or open_policy(config.model, config)
         store = TraceStore(config.store_url or None) if config.store else None
+        talk = Talk(mind, place, screen, store=store, config=config, score=score)
         try:
-            yield Talk(mind, place, screen, store=store, config=config, score=score)
+            yield talk
         finally:
             if store is not None:
                 store.close()
+            if policy is None:
+                getattr(talk.policy, "close", lambda: None)()
 
 
 class Heard:

@@ -84,6 +84,23 @@ def test_tools_are_called_in_the_context_of_their_run(folder):
     assert sorted(seen) == ["one", "two"]
 
 
+def test_a_request_that_is_given_up_does_nothing_more(folder):
+    async def given_up(rusty):
+        asked = asyncio.ensure_future(rusty.a_run("write, wait, write"))
+        while not (folder / "a.txt").exists():
+            await asyncio.sleep(0.01)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+
+    lines = (render(Edit("a.txt", "x")), render(Cmd("sleep 5")), render(Edit("b.txt", "x")), render(Msg("!")))
+    with TraceStore() as store:
+        with agent(folder, *lines, store=store) as rusty:
+            asyncio.run(given_up(rusty))
+        (kept,) = store.find()
+    assert kept.ended == "Cancelled" and not (folder / "b.txt").exists()
+
+
 def test_tools_of_ones_own(folder):
     async def slowly(n):
         return n + 1

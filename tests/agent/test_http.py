@@ -17,7 +17,7 @@ from rusty_r2.agent.screen import Screen
 from rusty_r2.agent.terminal import Talk
 from rusty_r2.agent.wire import Refused, Wire
 from rusty_r2.agent.workspace import Workspace
-from rusty_r2.errors import PolicyError
+from rusty_r2.errors import ContextFull, PolicyError
 from rusty_r2.protocol import MAX_REPLY, parse, schema
 from rusty_r2.store import TraceStore
 from rusty_r2.trace import ExecutionTrace, Step
@@ -85,12 +85,12 @@ def test_a_prompt_that_was_cut_is_in_the_trace(ollama, tmp_path):
         talk = Talk(open_policy("ollama:smol", OPTIONS), place, Screen(live=False), store=store)
         talk.request("word " * 300)
         (kept,) = store.find()
-    assert kept.ended == "PolicyError" and "it was cut" in kept.extra["error"] and not kept.steps
+    assert kept.ended == "ContextFull" and "it was cut" in kept.extra["error"] and not kept.steps
 
 
 def test_a_first_prompt_that_fills_the_context_was_cut(ollama):
     ollama.knows_truncate = False
-    with pytest.raises(PolicyError, match="filled its context of 150 tokens .* it was cut"):
+    with pytest.raises(ContextFull, match="filled its context of 150 tokens .* it was cut"):
         open_policy("ollama:smol", OPTIONS).reply(ExecutionTrace(user_query="word " * 300))
 
 

@@ -138,6 +138,24 @@ def test_a_full_disk_leaves_the_old_file_where_it_is(tmp_path):
     assert (folder / "a").read_text() == "a"
 
 
+def test_half_a_line_of_a_full_disk_does_not_spoil_the_next(tmp_path):
+    folder, journal = project(tmp_path), Journal(tmp_path / "project", tmp_path / "undo")
+    journal.write("a", b"1")
+    (entries,) = (tmp_path / "undo").rglob("entries.jsonl")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (entries.stat().st_size + 20, before[1]))
+    try:
+        with pytest.raises(OSError, match="No space"):
+            journal.write("b", b"2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    journal.write("c", b"3")
+    undone = Journal(folder, tmp_path / "undo").undo()
+    assert sorted(undone.restored) == ["a", "c"] and (folder / "a").read_text() == "a"
+
+
 def killed():
     raise KeyboardInterrupt
 
