@@ -309,7 +309,8 @@ class Engine:
     def _ids(self, tokens: Sequence[int] | Ints) -> Ints:
         ids = np.ascontiguousarray(tokens, np.int32)
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < self.shape.words:
-            raise ConfigError(f"token {int(ids.max())} is not among the model's {self.shape.words:,} words")
+            wrong = next(token for token in ids.ravel().tolist() if not 0 <= token < self.shape.words)
+            raise ConfigError(f"token {wrong} is not among the model's {self.shape.words:,} words")
         return ids
 
     def _mask(self, mask: Mask | None, rows: int) -> Mask | None:

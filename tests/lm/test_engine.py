@@ -198,6 +198,8 @@ def test_bad_input_is_named(tmp_path):
         engine.step([523], engine.new_state(1))
     with pytest.raises(ConfigError, match="523 words"):
         engine.step([-1], engine.new_state(1))
+    with pytest.raises(ConfigError, match="token -1 is not among"):
+        engine.prefill([[5, -1]], engine.new_state())
     with pytest.raises(ConfigError, match="one token at least"):
         engine.prefill([[1], []], engine.new_state(2))
     with pytest.raises(ConfigError, match="not one of"):
