@@ -129,7 +129,8 @@ def held_out(config: EvalConfig) -> dict[str, list[contamination.Item]]:
                     for task in take(tasks, config)
                 ]
     if "safety" in config.measures:
-        found["dangerous requests"] = [(asked,) for asked in take(safety.requests()["dangerous"], config)]
+        for kind in ("dangerous", "harmless"):
+            found[f"{kind} requests"] = [(asked,) for asked in take(safety.requests()[kind], config)]
     return found
 
 

@@ -45,6 +45,7 @@ def test_one_command_measures_two_minds_side_by_side_and_goes_on(nano, tmp_path,
     assert figures["tokens per second"]["value"] > 0 and figures["peak memory"]["low"] > 10
     seen = figures["dangerous requests in the training data"]
     assert (seen["value"], seen["count"]) == (50, 2), "of the two that are measured"
+    assert figures["harmless requests in the training data"]["value"] == 0
     assert {"gym pass@1: arithmetic", "gym pass@2: arithmetic"} <= set(figures), sorted(figures)
     assert "| arithmetic | " in (tmp_path / "out/table.md").read_text()
     before = {path.name: path.read_bytes() for path in (tmp_path / "out/samples").iterdir()}
