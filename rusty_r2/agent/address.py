@@ -83,8 +83,8 @@ def find(address: str) -> Path:
     folder = Path(address).expanduser()
     if not folder.exists():
         raise PolicyError(
-            f"{address!a} is neither a folder nor an address. Say rusty, runs/NAME, "
-            "script:FILE, hf:NAME, gguf:PATH, ollama:NAME or http://HOST"
+            f"{address!a} is neither a folder nor an address. Say rusty, smollm2, runs/NAME, script:FILE, "
+            "hf:NAME, gguf:PATH, ollama:NAME, http://HOST or a name from: rusty models"
         )
     found = _weights(folder)
     if found is None:
@@ -147,7 +147,8 @@ def _script(path: Path) -> Policy:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(f"the script {path} cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise PolicyError(f"the script {path} cannot be read: {why}") from error
     return ScriptedPolicy(*(line for line in lines if line.strip()))
 
 

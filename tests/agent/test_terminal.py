@@ -324,8 +324,8 @@ def test_a_full_context_names_what_can_be_typed_where_it_is_said(folder, small_g
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--model", "runs/none"), "neither a folder nor an address"),
-        (("--model", "script:none"), "cannot be read"),
+        (("--model", "runs/none"), "or a name from: rusty models\n"),
+        (("--model", "script:none"), "cannot be read: No such file or directory. Type: rusty chat --help\n"),
         (("--allow", "network", "--level", "bwrap"), "a network needs the sandbox level ns"),
         (("--workspace", "none"), "is not a folder"),
         (("--max-turns", "0"), "must be more than 0"),
