@@ -31,12 +31,17 @@ else:
 
 SOURCE = "everyday"
 RUNS = re.compile(
-    r"(?!.*\b(RANDOM|HOME|shuf|date|ls -\w*l\w*|stat -c %[w-z]|mtime|tar|zip)\b)"
+    r"(?!.*\b(RANDOM|HOME|PATH|shuf|date|mtime|newer|tar|zip|tail -[fF]|rm -i)\b)"
+    r"(?!.*\b(ls -\w*[lti]|stat (?!-c)|stat -c %[w-z]))(?!.* (/\S|/$|\.\.|~))"
     r"(awk|base64|basename|cat|chmod|cmp|comm|cp|cut|diff|dirname|echo|find|grep|head|ln|ls|md5sum|mkdir|mv|nl|od|paste"
     r"|printf|rev|rm|rmdir|sed|seq|sha256sum|sort|split|stat|tac|tail|touch|tr|uniq|wc)\b.*"
 )
 """commands that need nothing but the folder, end, and print the same each time here"""
-_SILENT = re.compile(r"(mkdir|touch|cp|mv|rm|rmdir|chmod|ln|sed -i) [^|]*|[^|]*>>? \S+")
+_SILENT = re.compile(
+    r"(mkdir|touch|cp|mv|rm(?! -i)|rmdir|chmod|ln|split|gzip|gunzip|xz|truncate) [^|]*"
+    r"|(sed -i(\.\w+)?|sort (-\w+ )*-o) [^|]*|.*[^2]>>? \S+|.*\bxargs sed -i .*"
+)
+_KEYWORDS = re.compile("case|do|done|elif|else|esac|fi|for|if|in|select|then|until|while")
 
 
 @cache
@@ -67,7 +72,8 @@ def played(words: Sequence[str], count: int, *, seed: int = 0) -> Iterator[Episo
         request, command, names = _drawn(namer)
         if not RUNS.fullmatch(command):
             continue
-        files = {path: content for name in sorted(names) for path, content in _file(name, request, namer)}
+        about = [word for word in re.findall(r"\w+", request) if re.search(rf"\b{word}\b", command)]
+        files = {path: content for name in sorted(names) for path, content in _file(name, about, namer)}
         with open_sandbox(at_least="landlock", limits=Limits(wall_s=3.0), files=files) as box:
             result = box.run(command)
         if result.ok:
@@ -83,7 +89,9 @@ def _drawn(namer: Namer) -> tuple[str, str, set[str]]:
     one, wording = rng.choice(_sentences())
     command = write(one["do"])
     request = _dressed(write(wording), rng, named=wording.startswith("$"))
-    if voice.dangerous_command(command):  # a name made of the wrong words
+    if voice.dangerous_command(command) or _KEYWORDS.fullmatch(
+        command.split()[0]
+    ):  # a name of the wrong words
         return _drawn(namer)
     names = {write(name) for name in one.get("here", ())}
     if names or rng.random() < 0.7:
@@ -101,14 +109,14 @@ def _dressed(request: str, rng: random.Random, *, named: bool) -> str:
     return request
 
 
-def _file(name: str, request: str, namer: Namer) -> Iterator[tuple[str, str]]:
+def _file(name: str, about: list[str], namer: Namer) -> Iterator[tuple[str, str]]:
     """A file of a few lines, some of which hold what was asked about; a folder with one in it."""
     if name.endswith("/"):
-        yield from _file(name + namer.file(), request, namer)
+        yield from _file(name + namer.file(), about, namer)
         return
-    rng, asked = namer.rng, re.findall(r"\w+", request)
+    rng = namer.rng
     lines = [namer.words() if rng.random() < 0.7 else f"{namer.number()},{namer.word()}" for _ in range(6)]
-    some = [f"{rng.choice(asked)} {line}" if rng.random() < 0.3 else line for line in lines]
+    some = [f"{rng.choice(about)} {line}" if about and rng.random() < 0.4 else line for line in lines]
     yield name, "".join(f"{line}\n" for line in some[: rng.randint(2, 6)])
 
 

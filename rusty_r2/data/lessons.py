@@ -151,11 +151,11 @@ SHARES: tuple[tuple[Callable[[Namer], Episode], int], ...] = (
     (_new_file, 2),
     (_changed_file, 3),
     (_code, 5),
-    (refusals.refused, 4),
-    (refusals.granted, 4),
+    (refusals.refused, 6),
+    (refusals.granted, 5),
     (programs.program, 12),
-    (talk.talk, 3),
+    (talk.talk, 4),
     (talk.tool, 2),
-    (everyday.everyday, 20),
+    (everyday.everyday, 30),
 )
 """how often each kind of lesson comes"""

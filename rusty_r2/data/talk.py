@@ -54,13 +54,19 @@ def tool(namer: Namer) -> Episode:
 
 def _talk(namer: Namer) -> Episode:
     rng, write = namer.rng, Phrases(texts(), namer)
-    one = rng.choice(texts()["talk"])
-    request = write(rng.choice(one["ask"]))
+    one, asked = rng.choice(_asked())
+    request = write(asked)
     if rng.random() < 0.4:
         request = request[:1].upper() + request[1:]
     if rng.random() < 0.3:
         request += rng.choice((".", "!", "?", "...", " please", "??", " :(", " :)"))
     return ask("MSG", SOURCE, request, Msg(write(rng.choice(one["say"]))))
+
+
+@cache
+def _asked() -> list[tuple[dict[str, Any], str]]:
+    """Every sentence with what it is one of."""
+    return [(one, asked) for one in texts()["talk"] for asked in one["ask"]]
 
 
 def _noise(namer: Namer) -> Episode:
