@@ -16,6 +16,7 @@ import json
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -25,6 +26,7 @@ MAX_BYTES = 2 << 20
 MAX_DEPTH = 50
 _SMALL = 1 << 53
 _SUSPECT = 64
+"""keys of a set or dict that may have the same hash"""
 _HEAD = struct.Struct("<I")
 
 Handle = Callable[[int, str, str], Any]
@@ -205,7 +207,7 @@ def _hashable(items: list[Any]) -> None:
     except TypeError:
         raise WireError("a set or dict holds what cannot be hashed") from None
     # strings have salted hashes, so counting the hashes this way cannot be attacked in turn
-    if len(items) > _SUSPECT and len({str(number) for number in hashes}) < len(items) // 2:
+    if len(items) > _SUSPECT and max(Counter(map(str, hashes)).values()) > _SUSPECT:
         raise WireError("a set or dict whose keys collide")
 
 

@@ -198,6 +198,22 @@ def test_nonsense_is_refused(data):
         wire.loads(data)
 
 
+@pytest.mark.parametrize("tag", ["s", "z", "d"])
+@pytest.mark.parametrize("honest", [0, 5000])
+def test_keys_that_were_chosen_to_collide_are_refused(tag, honest):
+    """Also among many that do not: what they cost is the square of their own number."""
+    modulus = (1 << 61) - 1
+    keys = [{"i": format(number * modulus, "x")} for number in range(1, 200)] + list(range(1, honest))
+    packed = {tag: [[key, 0] for key in keys] if tag == "d" else keys}
+    with pytest.raises(wire.WireError, match="collide"):
+        wire.loads(wire.text(packed))
+
+
+def test_many_honest_keys_cross():
+    for value in ({number * 1024 for number in range(-5000, 5000)}, {(n, n % 7): n for n in range(5000)}):
+        assert wire.loads(wire.dumps(value)) == value
+
+
 def test_depth_is_bounded_both_ways():
     deep: list[object] = []
     for _ in range(wire.MAX_DEPTH + 5):
