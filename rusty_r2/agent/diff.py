@@ -20,8 +20,8 @@ def diff(path: str, before: bytes | None, after: bytes | None) -> list[str]:
         return [f"--- {path}", f"+++ {path}", f"@@ {_size(before)} becomes {_size(after)} @@"]
     names = (path if before is not None else "(nothing)", path if after is not None else "(nothing)")
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), *names, lineterm="", n=2)
-    found = list(lines)
-    return found or [f"--- {names[0]}", f"+++ {names[1]}", "@@ only line ends or nothing changed @@"]
+    empty = "an empty file" if before is None or after is None else "only line ends or nothing changed"
+    return list(lines) or [f"--- {names[0]}", f"+++ {names[1]}", f"@@ {empty} @@"]
 
 
 def _text(content: bytes | None) -> str | None:

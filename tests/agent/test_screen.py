@@ -101,6 +101,7 @@ def test_in_a_pipe_the_answer_is_plain_and_alone_on_standard_output():
 def test_a_diff_says_what_changes_and_never_takes_long():
     assert diff("a", b"1\n2\n", b"1\n3\n")[-2:] == ["-2", "+3"]
     assert diff("a", None, b"x\n")[0] == "--- (nothing)"
+    assert diff("a", None, b"")[-1] == "@@ an empty file @@"
     assert "becomes 3 bytes" in diff("a", b"\0\1", b"abc")[-1]
     many = "".join(f"{n}\n" for n in range(100_000)).encode()
     assert "becomes" in diff("a", many, many[::-1])[-1]
