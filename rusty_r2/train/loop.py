@@ -194,7 +194,8 @@ class Trainer:
             if in_a_row >= PERSISTENT:
                 raise TrainingError(
                     f"the last {in_a_row:.0f} steps up to {step} were not finite and were left out. "
-                    f"Go on from the newest checkpoint with a lower --lr than {lr:.2g}, or --precision fp32"
+                    f"Start from the newest checkpoint (--init) with a lower --lr than {lr:.2g}, "
+                    "or go on from it (--resume auto) with --precision fp32"
                 )
 
     def _peak(self) -> int:

@@ -9,8 +9,8 @@ advantages from Schulman et al. 2015 (arXiv:1506.02438), the clipped objective f
 KL divergence from Schulman's note of 2020 ("k3": never negative, unbiased), supervised rows in every step
 from Ouyang et al. 2022 (PPO-ptx, arXiv:2203.02155).
 An action here is a token: every token the model chose is scored, no token of the gym or of the grammar
-is. Playing is agent/players.py, tensors are buffer.py, supervised rows ppo_replay.py, the run's folder and
-its resumption ppo_run.py.
+is. Playing is agent/players.py, tensors are buffer.py, supervised rows ppo_replay.py, the run's folder
+ppo_run.py, its resumption ppo_state.py.
 """
 
 from __future__ import annotations
@@ -212,11 +212,12 @@ def judge(buffer: RolloutBuffer, config: PPOConfig) -> dict[str, float]:
 def _spread_groups(buffer: RolloutBuffer, totals: Array, by_number: dict[int, int], size: int) -> float:
     """Give every token of an episode its group's score; the share of groups that taught nothing."""
     flat, groups, spans = 0, 0, buffer.spans()
+    buffer.advantage[:] = 0.0
     tokens = np.array([span.stop - span.start for span in spans], np.float32)
     first = min(by_number) // size * size
     for start in range(first, max(by_number) + 1, size):
         rows = [by_number[number] for number in range(start, start + size) if number in by_number]
-        if len(rows) > 1:  # a masked episode leaves its group smaller
+        if len(rows) > 1:  # a masked episode leaves its group smaller, and one alone has no rival
             scores = group_advantages(totals[rows], tokens[rows], len(rows))
             groups, flat = groups + 1, flat + (not scores.any())
             for row, score in zip(rows, scores, strict=True):
@@ -296,7 +297,8 @@ def train(config: PPOConfig) -> Path:
     from rusty_r2.train.ppo_run import Training
 
     with Training(config) as training:
-        training.evaluate(training.done)
+        if not training.done:  # what a resumed run begins with was evaluated in the try before
+            training.evaluate(0)
         for number in training.rounds():
             began = time.perf_counter()
             buffer, played = training.play(number)

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
 """Everything about a PPO run that is not mathematics: its folder, models, players, evaluation, stopping.
 
-`Training` is a context manager; ppo.py drives it. A checkpoint holds the model (lm/checkpoint.py), the
-optimizer's moments, and in ppo.json the round, the curriculum, the best score and which rows are replayed:
-with the seed in the options that is all a resumed run needs to be the same run, bit for bit on a CPU.
-Sampling has no hidden state: a token's chance follows from the seed, the episode's number and the token's
-place.
+`Training` is a context manager; ppo.py drives it. What a checkpoint holds, and how a run goes on from one, is
+ppo_state.py.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -26,7 +22,7 @@ from rusty_r2 import files
 from rusty_r2.agent import players
 from rusty_r2.agent.players import Episode, Players
 from rusty_r2.data.drills import task_names
-from rusty_r2.errors import CheckpointError, ConfigError, RustyError, TrainingError, need
+from rusty_r2.errors import CheckpointError, RustyError, TrainingError
 from rusty_r2.eval.rates import wilson
 from rusty_r2.gym.curriculum import Curriculum, CurriculumConfig
 from rusty_r2.gym.env import EnvConfig
@@ -37,9 +33,9 @@ from rusty_r2.lm.engine import Engine
 from rusty_r2.lm.grammar import ActionGrammar
 from rusty_r2.lm.sampling import Sampling
 from rusty_r2.lm.tokenizer import VOCAB, Tokenizer
-from rusty_r2.run import Run
+from rusty_r2.run import Run, newest
 from rusty_r2.task import Task
-from rusty_r2.train import heldout
+from rusty_r2.train import heldout, ppo_state
 from rusty_r2.train.buffer import RolloutBuffer
 from rusty_r2.train.loop import Stop
 from rusty_r2.train.optim import Descent, groups, keep_words, learning_rate, optimizer
@@ -64,8 +60,6 @@ FAINT = 1e-5
 """gradients below this make small steps: else Adam moves words that are never said as fast as the others"""
 RESERVE = 5.0
 """seconds kept for saving and going, of --max-minutes"""
-STATE = "ppo.json"
-MOMENTS = "optimizer.safetensors"
 
 
 class Training:
@@ -111,7 +105,8 @@ class Training:
             events=config.log_dir,
         )
         self.folder = self.run.folder
-        self.done, self.best = 0, -1.0
+        self.done, self.best, self.tokens = 0, -1.0, 0
+        """rounds played, the best share of validation tasks solved, tokens played in this go"""
         self.last = False
         """the round under way is the last one"""
         self.lately, self.examined = deque[float](maxlen=3), 0.0
@@ -135,7 +130,7 @@ class Training:
             group["eps"] = FAINT
         self.descent = Descent(adamw, clip=self.config.max_grad_norm)
         if resumed is not None:
-            self._restore(resumed)
+            ppo_state.restore(self, resumed)
         grammar = ActionGrammar(self.tokenizer) if self.config.constrain else None
         self.players = self._players(self.sampling, grammar, self.config.quiet)
         self.examinees = self._players(Sampling(temperature=0.0), grammar)
@@ -171,6 +166,8 @@ class Training:
         self.examinees.close()
         self.makers.close()
         self.stop.__exit__(kind, error, trace)
+        if kind is None and self.done < self.config.updates:
+            self.run.close("stopped")
         self.run.__exit__(kind, error, trace)
         self.progress.close()
         if kind is None:
@@ -220,9 +217,10 @@ class Training:
         """One step of the optimizer; steps that are not finite are left out and counted."""
         self.descent.step(self._rate(number), torch.ones((), device=self.device))
         if int(self.descent.skipped_in_a_row) >= PATIENCE:
+            found = newest(self.folder) or self.config.init_checkpoint
             raise TrainingError(
-                f"{PATIENCE} updates in a row were not finite. Go on from the last checkpoint with a lower "
-                f"rate: --resume auto --checkpoints-dir {self.folder} --lr {self.config.lr / 3:.1g}"
+                f"{PATIENCE} updates in a row were not finite. Start from the last checkpoint with a lower "
+                f"rate: rusty train ppo --init-checkpoint {found} --lr {self.config.lr / 3:.1g}"
             )
 
     def _rate(self, number: int) -> float:
@@ -245,7 +243,8 @@ class Training:
         facts["optim/skipped"] = float(self.descent.skipped)
         self.run.log(number, facts)
         shown = {"reward": facts["reward/mean"], "pass": facts["play/pass_rate"], "kl": facts["policy/kl"]}
-        self.progress.report(number, int(facts["play/tokens"] * number), shown)
+        self.tokens += int(facts["play/tokens"])
+        self.progress.report(number, self.tokens, shown)
         self.lately.append(facts["time/round_s"])
         self.last = last = number == self.config.updates or bool(self.stop.asked) or self._late()
         if last or (self.config.eval_interval and number % self.config.eval_interval == 0):
@@ -255,8 +254,6 @@ class Training:
 
     def evaluate(self, number: int) -> None:
         """How many held-out tasks are solved now; what solves most validation tasks is kept in best/."""
-        if number == self.done and number and self.run.resumed_from is not None and self.last_score is None:
-            return  # a resumed run was evaluated when it was saved
         began = time.perf_counter()
         seen, score = heldout.evaluate(self.examinees, self._speaker(), self.validation, self.heldout)
         self.last_score = score
@@ -272,10 +269,11 @@ class Training:
         told |= {} if self.replay is None else self.replay.held_out(self.model)
         if not self.first_score:
             self.first_score = [score.passed, score.played]
+        place = self.folder / "best"
         best = not seen.played or seen.rate > self.best  # with no validation tasks, the newest are the best
-        if best:
+        if best or not place.is_dir():
             self.best = seen.rate
-            with files.whole_folder(self.folder / "best") as folder:
+            with files.whole_folder(place) as folder:
                 checkpoint.save(folder, self.model, tokenizer=self.words)
         self.examined = time.perf_counter() - began
         self.run.log(number, told | {"time/eval_s": self.examined})
@@ -349,33 +347,9 @@ class Training:
                 self.run.text(number, "episode/passed" if passed else "episode/failed", "\n\n".join(said))
 
     def _save(self, number: int) -> None:
-        save = need("safetensors.torch", extra="train").save_file
-        state = {"done": number, "best": self.best, "first": self.first_score, "replay": self._replayed()}
         with self.run.checkpoint(number) as folder:
             checkpoint.save(folder, self.model, tokenizer=self.words)
-            moments = {name: tensor.cpu() for name, tensor in self.descent.tensors(self.model).items()}
-            save(moments, folder / MOMENTS)
-            text = json.dumps(state | {"curriculum": self.curriculum.state_dict()}, indent=1)
-            (folder / STATE).write_text(text + "\n", encoding="utf-8")
-
-    def _restore(self, folder: Path) -> None:
-        try:
-            state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"{folder} is not a PPO checkpoint. Start from it: --init-checkpoint"
-            ) from error
-        if (known := state.get("replay", "")) != self._replayed():
-            raise ConfigError(
-                f"{folder} cannot be resumed: its replay was {known!a} and is {self._replayed()!a} now. "
-                "Name the same --replay, or start in another folder"
-            )
-        self.done, self.best, self.first_score = state["done"], state["best"], state["first"]
-        self.curriculum.load_state_dict(state["curriculum"])
-        self.descent.restore(self.model, need("safetensors.torch", extra="train").load_file(folder / MOMENTS))
-
-    def _replayed(self) -> str:
-        return "" if self.replay is None else self.replay.data.fingerprint
+            ppo_state.save(self, folder)
 
     def _tokenizer_folder(self) -> Path:
         given = self.config.tokenizer_path
@@ -392,7 +366,8 @@ class Training:
             share = f"{100 * passed / max(1, played):.1f}% ({100 * low:.1f} to {100 * high:.1f})"
             said = [f"before: {share} of them", f"after: {self.last_score}"]
         if self.done < self.config.updates:
-            again = f"--resume auto --checkpoints-dir {self.folder}"
+            again = f"rusty train ppo --config {self.folder}/config.json"
+            again += f" --checkpoints-dir {self.folder} --resume auto"
             said.append(f"stopped after round {self.done}, saved. Go on: {again}")
         else:
             said.append(f"next: rusty lm generate --checkpoint {self.folder / 'best'}")

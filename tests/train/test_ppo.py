@@ -256,6 +256,20 @@ def test_a_masked_episode_is_left_out(lively, tokenizer):
     assert rollouts.facts(episodes)["play/masked"] == 1
 
 
+def test_who_is_left_alone_of_a_group_teaches_nothing(lively, tokenizer):
+    """With the others masked there is nobody to compare with, and 0 is no advantage."""
+    episodes = played(lively, tokenizer, count=4)
+    episodes[1].masked = True
+    last = max(place for place, own in enumerate(episodes[2].acted) if own)
+    episodes[2].reward[last] += 1
+    buffer = RolloutBuffer(episodes)
+    config = PPOConfig(init_checkpoint=NOWHERE, advantage="group", group_size=2, num_steps=8, max_turns=2)
+    judge(buffer, config)
+    alone, *pair = buffer.spans()
+    assert not buffer.advantage[alone].any() and buffer.target[alone].any()
+    assert all(buffer.advantage[span].all() for span in pair)
+
+
 class Bandit:
     """A gym of one question: the first token of the reply is right or wrong."""
 

@@ -1,5 +1,7 @@
 """A run of PPO: stopped and resumed it is the same run, it ends in time, and bad input is one line."""
 
+import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ torch = pytest.importorskip("torch", reason="pip install 'rusty-r2[train]'")
 
 import torch.nn.functional as F  # noqa: E402
 
-from rusty_r2 import files, run  # noqa: E402
+from rusty_r2 import cli, files, run  # noqa: E402
 from rusty_r2.data.drills import task_names  # noqa: E402
 from rusty_r2.errors import CheckpointError, ConfigError, TrainingError  # noqa: E402
 from rusty_r2.gym import catalog  # noqa: E402
@@ -202,6 +204,60 @@ def test_minutes_end_a_run_in_time_evaluated_and_saved(start, tmp_path):
     parts = next(line for line in told if "time/update_s" in line)
     shares = sum(parts[f"time/{name}_share"] for name in ("model", "sandbox", "host"))
     assert shares == pytest.approx(1, abs=0.05)
+
+
+def test_a_run_that_was_asked_to_stop_says_so_and_goes_on_with_the_line_it_printed(start, tmp_path, capsys):
+    config = PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "run", **SMALL)
+    play = Training.play
+
+    def asked(self, number):
+        self.stop.asked = "SIGINT"
+        return play(self, number)
+
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(Training, "play", asked)
+        folder = ppo.train(config)
+    assert run.noted(folder / "run.json")["ended"] == "stopped"
+    line = next(line for line in capsys.readouterr().err.splitlines() if "Go on: rusty " in line)
+    assert cli.main(shlex.split(line.partition("Go on: rusty ")[2])) == 0
+    assert run.noted(folder / "run.json")["ended"] == "done"
+    assert run.newest(folder).name == "step_000002"
+
+
+def test_a_resumed_run_is_evaluated_at_its_end_and_best_weights_that_are_gone_are_made_again(start, tmp_path):
+    config = PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "run", **SMALL)
+    folder = ppo.train(replace(config, total_timesteps=8))
+    shutil.rmtree(folder / "best")  # a kill while they were exchanged
+    ppo.train(replace(config, resume="auto"))
+    assert checkpoint.load(folder / "best") is not None
+    assert [line["step"] for line in run.metrics(folder) if "eval/pass_rate" in line] == [0, 1, 2]
+
+
+def test_updates_that_are_not_finite_end_with_a_command_that_works(start, tmp_path):
+    config = PPOConfig(init_checkpoint=start, checkpoints_dir=tmp_path / "run", **SMALL)
+    with Training(config) as training:
+        weights = list(training.model.parameters())
+        with pytest.raises(TrainingError, match="not finite") as caught:
+            for _ in range(9):
+                training.learn(sum(weight.sum() for weight in weights) * float("nan"))
+                training.descend(1)
+    words = shlex.split(str(caught.value).partition("rate: rusty ")[2])
+    assert words[:3] == ["train", "ppo", "--init-checkpoint"] and Path(words[3], "config.json").is_file()
+    assert words[4] == "--lr" and float(words[5]) < config.lr
+
+
+def test_the_speed_on_the_progress_line_is_of_the_tokens_played(start, tmp_path):
+    config = PPOConfig(
+        init_checkpoint=start, checkpoints_dir=tmp_path / "run", **SMALL | {"total_timesteps": 80}
+    )
+    told = []
+    with Training(config) as training:
+        training.progress.report = lambda step, tokens, facts: told.append(tokens)
+        shown = ("reward/mean", "play/pass_rate", "policy/kl")
+        facts = dict.fromkeys(shown, 0.0) | {"time/round_s": 1.0}
+        for number, tokens in enumerate((900, 50, 60), start=1):
+            training.finish(number, facts | {"play/tokens": tokens})
+    assert told == [900, 950, 1010]
 
 
 def test_what_decides_about_the_best_weights_is_neither_trained_on_nor_held_out(start, tmp_path):
