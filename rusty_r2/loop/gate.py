@@ -138,8 +138,7 @@ def conclude(
 ) -> Gate:
     """All answers as one."""
     reasons = [*file_problems]
-    said = run or {}
-    worse = bool(said.get("worse")) or said.get("compared") == "worse"
+    worse = bool((run or {}).get("worse"))
     if worse:
         reasons.append("its own held-out rows: worse than its base")
     untried = [one.name for one in measured if not (one.old.total and one.new.total)]

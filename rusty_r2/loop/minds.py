@@ -9,10 +9,12 @@ Both return what the stage machinery keeps (stages.py) and can be called again a
 from __future__ import annotations
 
 import importlib
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from rusty_r2 import files
 from rusty_r2.errors import CheckpointError, ConfigError, TrainingError
 from rusty_r2.loop import gate
 from rusty_r2.loop.config import LoopConfig
@@ -190,14 +192,15 @@ class Own:
     def export(self, folder: Path, merged: Path) -> Made:
         """The checkpoint without what only training needs."""
         from rusty_r2.agent.address import find
-        from rusty_r2.files import whole_folder
+        from rusty_r2.train import ppo_state, resume
 
+        left = {resume.TENSORS, resume.FACTS, ppo_state.MOMENTS, ppo_state.STATE, files.CHECKSUMS}
         out = folder / "model"
         if not out.exists():
-            with whole_folder(out) as inside:
+            with files.whole_folder(out) as inside:
                 for path in find(str(merged)).iterdir():
-                    if path.is_file() and not path.name.startswith(("optimizer", "checksums", "state")):
-                        (inside / path.name).write_bytes(path.read_bytes())
+                    if path.is_file() and path.name not in left:
+                        shutil.copyfile(path, inside / path.name)
         return Made({"sha256": artefact_digest(out), "size": _size(out)}, (out,))
 
     def gate(self, folder: Path, artefact: Path, merged: Path, run: Path) -> Made:
@@ -256,7 +259,7 @@ def _trained(run: Path) -> Made:
 def _told(run: Path) -> dict[str, Any]:
     """What is worth telling of a run: how it ended, and what it says of itself before and after."""
     facts = gate.run_facts(run)
-    kept = ("name", "ended", "started", "finished", "worse", "compared", "before_after", "git", "version")
+    kept = ("name", "ended", "started", "finished", "worse", "before_after", "git", "version")
     return {key: facts[key] for key in kept if key in facts}
 
 

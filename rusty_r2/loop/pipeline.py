@@ -23,7 +23,7 @@ from rusty_r2.data import rows
 from rusty_r2.data.pipeline import DatasetPipeline
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.loop.config import LoopConfig, Method
-from rusty_r2.loop.minds import CONFIGS
+from rusty_r2.loop.minds import CONFIGS, PASSED_ON
 from rusty_r2.loop.run import go
 
 DEFAULT = "Qwen/Qwen2.5-1.5B-Instruct"
@@ -87,8 +87,7 @@ class TrainingPipeline:
             self.prepare_data(min_examples)
         word = "replay" if self.method == "grpo" else self.method
         module = importlib.import_module(f"rusty_r2.train.{word}")
-        known = ("max_steps", "learning_rate", "batch_size", "max_length", "lora_r", "device", "seed")
-        given = {name: self.options[name] for name in known if name in self.options}
+        given = {name: value for name in PASSED_ON if (value := self.options.get(name))}
         config = getattr(module, CONFIGS[word])(
             data=self.data_path,
             base_model=self.base_model,

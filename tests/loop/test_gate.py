@@ -31,7 +31,6 @@ def test_worse_is_more_than_chance():
     assert gate.conclude("x", measured=[lost]).worse
     assert not gate.conclude("x", measured=[same]).worse
     assert gate.conclude("x", run={"worse": True}).reasons == ("its own held-out rows: worse than its base",)
-    assert gate.conclude("x", run={"compared": "worse"}).worse
     assert not gate.conclude("x", file_problems=["tokens differ"]).passed
 
 

@@ -172,6 +172,10 @@ def test_our_own_model_goes_round_too(tmp_path):
     assert done.promoted, done.reasons
     model = Registry().resolve("own")
     assert model.version.kind == "rwkv" and (model.path / "model.safetensors").is_file()
+    assert {path.name for path in model.path.iterdir()} - {path.name for path in base.iterdir()} == {
+        "record.json",
+        "checksums.json",
+    }, "no moments of the optimizer"
     assert done.facts["gate"]["measured"][0]["new"]["total"] == 1
     assert cli.main(["models", "add", str(base), "--name", "own", "--tasks", "1"]) == 0
     assert cli.main(["models", "promote", "own"]) == 0 and Registry().current("own").number == 2
