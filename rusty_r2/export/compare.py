@@ -131,8 +131,10 @@ def divergence(exact: NDArray[np.float32], theirs: NDArray[np.float32]) -> float
 def tasks(file: Path, base: str, count: int) -> Finding:
     """Held-out tasks of the gym: the file is not worse than `base` beyond what chance makes of equals."""
     mine, theirs = (_played(address, count) for address in (f"gguf:{file}", base))
-    said = f"file {mine}, {base} {theirs}, {count} held-out tasks"
     measured = {"file": mine.share, "base": theirs.share, "tasks": float(count)}
+    if not (mine.total and theirs.total):
+        return Finding("tasks", False, "nothing could be counted. Type: rusty doctor", measured)
+    said = f"file {mine}, {base} {theirs}, {count} held-out tasks"
     return Finding("tasks", not better(theirs, mine), said, measured)
 
 

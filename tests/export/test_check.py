@@ -3,12 +3,14 @@
 import json
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rusty_r2 import cli, files
 from rusty_r2.errors import ConfigError
+from rusty_r2.eval.rates import Rate
 from rusty_r2.export import compare
 from rusty_r2.export.check import check, passed, report_path
 from rusty_r2.export.compare import BOUNDS, Bound, divergence
@@ -303,6 +305,15 @@ def test_tasks_are_played_by_the_file_and_by_its_base(trained, healthy, monkeypa
     assert report.findings[-1].name == "tasks"
     assert report.passed, report.table()
     assert report.findings[-1].measured["tasks"] == 1
+
+
+@pytest.mark.parametrize("counts", [((5, 9), (0, 0)), ((0, 0), (5, 9)), ((0, 0), (0, 0))])
+def test_tasks_that_nobody_could_play_are_not_passed(counts, monkeypatch):
+    """Where the sandbox is broken, nothing was found out about the file."""
+    rates = iter(Rate(*pair) for pair in counts)
+    monkeypatch.setattr(compare, "_played", lambda address, count: next(rates))
+    found = compare.tasks(Path("m.gguf"), "hf:base", 9)
+    assert not found.passed and "rusty doctor" in found.said
 
 
 # the real thing, once
