@@ -85,7 +85,8 @@ class LocalExecutor(Closing):
             return [function(item) for item in asked]
         if self._pool is None:
             # a plain fork of a process with threads (torch, the gym) can hang; a fork server has none
-            self._pool = ProcessPoolExecutor(self.workers, get_context("forkserver"), follow)
+            context = get_context("forkserver")
+            self._pool = ProcessPoolExecutor(self.workers, context, _begin, (None, ()))
         calls = [_Call(function, item) for item in asked]
         try:
             return _opened(self._pool.map(_carry_out, calls, chunksize=_chunk(len(asked), self.workers)))

@@ -51,6 +51,13 @@ def test_a_dead_worker_is_said_and_the_next_work_gets_new_ones():
         assert executor.map(operator.neg, [1, 2]) == [-1, -2]
 
 
+def test_an_interrupt_is_for_the_process_that_waits_and_no_worker_dies_of_it():
+    """As a terminal sends it, to all of them; else a run that wants to save first would break off."""
+    interrupted = "__import__('os').kill(__import__('os').getpid(), __import__('signal').SIGINT) or 7"
+    with LocalExecutor(2) as executor:
+        assert executor.map(eval, [interrupted] * 2) == [7, 7]
+
+
 def test_a_stream_is_in_order_read_a_little_ahead_and_says_who_died():
     taken = []
 
