@@ -61,6 +61,11 @@ class Recorded:
     """under the policy that wrote it; NaN where that is not known"""
     reward: float
 
+    @property
+    def known(self) -> bool:
+        """Whether any of its own tokens came with a log-probability."""
+        return any(own and p == p for own, p in zip(self.own, self.logprobs, strict=True))
+
 
 @dataclass(frozen=True)
 class Group:
@@ -118,7 +123,7 @@ def read_groups(rows: Iterable[dict[str, Any]], chat: Chat, config: ReplayConfig
                 found.flat += 1
             else:
                 found.kept.append(group)
-                found.known += sum(any(p == p for p in one.logprobs) for one in part)
+                found.known += sum(one.known for one in part)
     return found
 
 

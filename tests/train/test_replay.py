@@ -136,6 +136,7 @@ def test_what_was_said_between_two_turns_is_read_and_not_trained(small_llama, ch
     )
     assert rendered.startswith(chat.tokenizer.decode([*groups.kept[0].prompt, *first.ids]))
     assert list(second.own) == [1] * len(second.ids)
+    assert groups.known == 0, "what stood between two turns is nobody's probability"
 
 
 def test_tokens_of_another_model_are_not_taken_for_our_own(small_llama, chat, tmp_path):
