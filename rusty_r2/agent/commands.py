@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from rusty_r2.agent.address import open_policy
 from rusty_r2.agent.approval import Allow, Ask
-from rusty_r2.agent.screen import counted
+from rusty_r2.agent.telling import counted
 from rusty_r2.errors import ConfigError, RustyError
 from rusty_r2.gym.safetext import one_line
 from rusty_r2.protocol import Cmd, Edit, Msg

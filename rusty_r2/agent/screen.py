@@ -18,6 +18,7 @@ from rich.cells import get_character_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from rusty_r2.agent.telling import counted
 from rusty_r2.agent.unfold import Unfold
 from rusty_r2.gym.safetext import neutral, one_line
 from rusty_r2.gym.sandbox import Change, Result
@@ -237,10 +238,6 @@ class Behind:
         if self._ready:
             self.screen._put(self._ready, self.style)
             self._ready = ""
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _cut(lines: list[str], most: int) -> list[str]:

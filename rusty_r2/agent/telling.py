@@ -67,7 +67,7 @@ def verdict(trace: ExecutionTrace) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'s' if number != 1 else ''}"
+    return f"{number:,} {thing}{'s' if number != 1 else ''}"
 
 
 def _told(trace: ExecutionTrace, lines: int) -> Iterator[str]:

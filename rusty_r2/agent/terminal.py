@@ -29,7 +29,8 @@ from rusty_r2.agent.approval import Allow, Approval, Ask
 from rusty_r2.agent.policy import Listener, Policy, Reply
 from rusty_r2.agent.prompt import conversation
 from rusty_r2.agent.rollout import begin, rollout
-from rusty_r2.agent.screen import Screen, counted
+from rusty_r2.agent.screen import Screen
+from rusty_r2.agent.telling import counted
 from rusty_r2.agent.workspace import LIMITS, Workspace
 from rusty_r2.config import home
 from rusty_r2.errors import ConfigError, ContextFull, PolicyError, RustyError

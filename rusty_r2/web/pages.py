@@ -19,6 +19,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from rusty_r2 import __version__
+from rusty_r2.agent.telling import short
 from rusty_r2.gym.safetext import neutral, one_line
 from rusty_r2.web import curves
 from rusty_r2.web.guard import Keys
@@ -124,7 +125,3 @@ def size(count: int) -> str:
         if count >= scale:
             return f"{count / scale:,.1f} {unit}"
     return f"{count} bytes"
-
-
-def short(trace_id: str) -> str:
-    return one_line(trace_id[-10:], 10)
