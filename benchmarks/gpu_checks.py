@@ -21,7 +21,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rusty_r2.lm.rwkv import PRESETS, TinyRWKVLM
-from rusty_r2.lm.wkv import EMPTY, wkv
+from rusty_r2.lm.scan import EMPTY
+from rusty_r2.lm.wkv import wkv
 
 
 def loop(

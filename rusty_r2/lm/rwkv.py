@@ -27,7 +27,8 @@ from torch.utils.checkpoint import checkpoint
 from rusty_r2.errors import ConfigError
 from rusty_r2.lm import fused
 from rusty_r2.lm.loss import linear_cross_entropy
-from rusty_r2.lm.wkv import EMPTY, wkv
+from rusty_r2.lm.scan import EMPTY
+from rusty_r2.lm.wkv import wkv
 
 State: TypeAlias = Tensor
 """[L,5,B,C] float32; per layer: att_x, ffn_x, aa, bb, pp."""

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 EMPTY = -1e38
+"""pp of a state that has seen nothing"""
 
 
 class Sums(NamedTuple):

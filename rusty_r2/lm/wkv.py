@@ -33,9 +33,6 @@ from torch import Tensor
 from rusty_r2.errors import ConfigError
 from rusty_r2.lm import native, scan
 
-EMPTY = -1e38
-"""pp of a state that has seen nothing."""
-
 _SOURCE = Path(__file__).parent / "kernels" / "wkv.cpp"
 _FLAGS = (
     "-fno-math-errno",
@@ -74,13 +71,6 @@ def best(k: Tensor) -> str:
     if k.is_cuda:
         return "triton" if has_triton() and k.dtype != torch.float64 else "scan"
     return "native" if k.device.type == "cpu" and _library() is not None else "scan"
-
-
-def empty_state(batch: int, channels: int, *, device: Any = None, dtype: Any = torch.float32) -> Tensor:
-    """The state before the first token."""
-    state = torch.zeros(3, batch, channels, device=device, dtype=dtype)
-    state[2] = EMPTY
-    return state
 
 
 @lru_cache

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rusty_r2.lm import native
-from rusty_r2.lm.wkv import EMPTY, empty_state, wkv
+from rusty_r2.lm.scan import EMPTY
+from rusty_r2.lm.wkv import wkv
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 KERNELS = [
@@ -28,7 +29,8 @@ def loop(
     w: Tensor, u: Tensor, k: Tensor, v: Tensor, state: Tensor | None = None, reset: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The definition, one token after the other, by autograd."""
-    aa, bb, pp = empty_state(k.shape[0], k.shape[2], dtype=k.dtype) if state is None else state
+    nothing = torch.zeros_like(k[:, 0])
+    aa, bb, pp = (nothing, nothing, nothing + EMPTY) if state is None else state
     out = []
     for t in range(k.shape[1]):
         if reset is not None:
