@@ -75,7 +75,7 @@ class DrillsConfig:
     shown_families: float = 1.0
     """share of the training families that are demonstrated, by a hash; the others are left to PPO"""
     shown_wordings: float = 1.0
-    """share of each family's training wordings that are"""
+    """share of each list of wordings that is; practice.toml's come last (none of them at 0.06 or less)"""
     seq_len: int = 1024
     """tokens of a row"""
     tokenizer_path: Path | None = None

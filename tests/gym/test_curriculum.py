@@ -137,3 +137,11 @@ def test_what_cannot_be_trained_on_is_refused(options, word):
 
 def test_only_training_tasks_are_drawn():
     assert {task.split for task in learn(Curriculum(), 60)} == {"train"}
+
+
+def test_what_always_passes_is_not_given_up():
+    curriculum = Curriculum(CurriculumConfig(families=("rename",)))
+    lesson = curriculum.lessons["rename", 1]
+    for pace in (lesson, *lesson.parts):
+        pace.seen, pace.rate = 1000, 1.0
+    assert curriculum.weight(lesson) == curriculum.config.seldom > 0

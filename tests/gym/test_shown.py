@@ -9,6 +9,7 @@ from rusty_r2.errors import ConfigError
 from rusty_r2.gym import catalog
 from rusty_r2.gym.families import FAMILIES
 from rusty_r2.gym.families.base import Draw, How, Wordings, part, ranks
+from rusty_r2.gym.families.functions import recipes
 from rusty_r2.gym.families.wordings import wordings
 from rusty_r2.gym.shown import Shown, family_rank, shown, wording_rank
 
@@ -36,6 +37,15 @@ def test_a_part_of_every_list_of_wordings_is_shown(share):
         assert [*rank] == [*part(lines, held=False), *lines.more], "held-out wordings have no rank"
         some = [line for line, place in rank.items() if place < share]
         assert 1 <= len(some) <= share * len(rank) + 1
+        order = sorted(rank, key=rank.__getitem__)
+        assert order != [*rank], "by hash, not as they were written down"
+        assert set(order[: len(rank) - len(lines.more)]).isdisjoint(lines.more), "those stand behind"
+
+
+def test_a_small_share_shows_no_wording_that_is_for_training_alone():
+    """The number stands in docs/gym.md and in the help of --shown-wordings."""
+    every = [*wordings().values(), *(recipe.says for table in recipes().values() for recipe in table)]
+    assert all(ranks(lines)[more] >= 0.06 for lines in every for more in lines.more)
 
 
 def test_tasks_made_to_be_shown_are_and_the_others_are_known_by_their_tag():
