@@ -88,6 +88,9 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough: `rusty gym list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # the help or the version, into a file on a full disk
+        print(f"rusty: {error.strerror or error}. Type: rusty doctor", file=sys.stderr)
+        return 1
 
 
 def _understand(words: list[str]) -> int:

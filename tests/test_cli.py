@@ -184,6 +184,15 @@ def test_every_command_leads_to_a_function_with_one_dataclass():
         assert callable(command) and config.__dataclass_fields__ is not None, name
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is needed, which Linux has")
+@pytest.mark.parametrize("words", [["--help"], ["gym"], ["gym", "list"]])
+def test_a_full_disk_is_one_line_and_1(words):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "rusty_r2.cli", *words]
+        said = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert said.returncode == 1 and "No space left" in said.stderr and said.stderr.count("\n") == 1
+
+
 def test_run_from_anywhere(tmp_path: Path):
     assert rusty("--help", cwd=tmp_path).returncode == 0
 
