@@ -51,6 +51,13 @@ def test_work_under_a_wrong_name_is_moved():
     assert all(remedy == "sort a.txt > sorted.txt" for _, remedy in made - moved)
 
 
+def test_a_wrong_number_is_one_that_training_may_say():
+    task = Task("t", "Rename data47.txt to list56.txt.", Tree({"data47.txt": None, "list56.txt": "x\n"}))
+    slips = [slip(task, Cmd("mv data47.txt list56.txt"), random.Random(seed)) for seed in range(400)]
+    said = {number for made in slips if made for number in re.findall(r"\d+", made[0].command)}
+    assert len(said) > 20 and not any(int(number) % 5 == 3 for number in said)
+
+
 def test_what_is_taught_was_played_and_every_mistake_can_be_seen():
     every = Chances(malformed=0, early=0, wrong=1, look=0)
     episodes = [one for one in play(TASKS[:90], seed=0, source="gym", chances=every) if one.kind == "DEBUG"]
