@@ -154,15 +154,6 @@ def check(
     return report
 
 
-def passed(file: Path) -> bool:
-    """Whether `file`, as it is now, has passed the gate."""
-    try:
-        kept = json.loads(report_path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return kept.get("passed") is True and kept.get("sha256") == files.digest(file)
-
-
 def _alone(path: Path, source: Source) -> tuple[list[Finding], Contents | None]:
     """The file without running it."""
     try:

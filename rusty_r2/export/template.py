@@ -15,7 +15,6 @@ from typing import Any
 from rusty_r2.errors import ConfigError, need
 
 Conversation = list[dict[str, str]]
-ROLES = ("system", "user", "assistant", "tool")
 MARK = {"system": "⟦S⟧", "user": "⟦U⟧", "assistant": "⟦A⟧", "tool": "⟦T⟧"}
 PROOFS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("user", "Hi"),),
