@@ -140,3 +140,8 @@ def test_an_old_cgroup_counts_too(tmp_path):
         },
     )
     assert machine.memory_gb(root)[0] == 2.0 and machine.cpu(root).threads == 3
+
+
+def test_who_asks_for_fp16_gets_no_bf16_beside_it():
+    asked = HardwareConfig(has_cpu_bf16=True, use_fp16=True)
+    assert asked.use_fp16 and not asked.use_bf16

@@ -124,3 +124,8 @@ def test_hostile_sizes_are_refused_at_once(reply):
 def test_the_published_schema_is_the_declaration():
     published = Path(protocol.__file__).with_name("protocol.schema.json")
     assert json.loads(published.read_text()) == protocol.schema()
+
+
+def test_a_reply_that_is_too_long_is_refused_unread():
+    with pytest.raises(ProtocolError, match="is the most"):
+        parse(render(Msg("x" * protocol.MAX_REPLY)))

@@ -113,3 +113,8 @@ def test_after_a_no_the_next_request_begins_anew(folder):
 )
 def test_always_covers_one_program_or_exactly_this_text(command, kind):
     assert kind_of(Cmd(command)) == kind
+
+
+def test_a_no_grants_nothing_for_good():
+    approval = Approval("always", lambda question: Answer(False, always=True))
+    assert not approval.before_writing(Edit("a", "")).yes and not approval.granted

@@ -6,7 +6,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rusty_r2.web.curves import HEIGHT, MOST, WIDTH, Series, _thin, chart, number
+from rusty_r2.web.curves import HEIGHT, MOST, WIDTH, Series, _thin, chart, finite, number
 
 values = st.one_of(st.none(), st.floats(-1e12, 1e12))
 points = st.lists(st.tuples(st.integers(0, 10**6), values), min_size=1, max_size=40).map(
@@ -69,3 +69,7 @@ def test_numbers_are_short():
         "2.50e+09",
     ]
     assert all(math.isclose(float(number(v)), v, rel_tol=1e-2) for v in (0.5, 3.3e-7, 123.456))
+
+
+def test_numbers_too_large_to_draw_are_none():
+    assert finite(1e301) is None and finite(-1e301) is None and finite(10**400) is None and finite(2) == 2.0

@@ -1,6 +1,7 @@
 """The doorkeeper: every header, every refusal, on a real port."""
 
 import pytest
+from starlette.datastructures import Headers
 
 from rusty_r2.web.guard import HEADERS, LARGEST, POLICY, Guard, Keys, host_name, is_loopback, read_form
 
@@ -166,3 +167,10 @@ def test_another_host_than_this_machine_always_asks_for_a_token(serve, client):
     page = client(serve(host="0.0.0.0"))
     assert page.site.keys.token and passed(page.get("/traces", Host="127.0.0.1")) == 401
     assert not serve().keys.token
+
+
+@pytest.mark.parametrize("hosts", [[], [b"localhost", b"localhost"], [b"localhost", b"evil.example"]])
+def test_there_is_one_host_and_no_other(hosts):
+    scope = {"type": "http", "method": "GET", "path": "/", "raw_path": b"/", "query_string": b""}
+    scope["headers"] = [(b"host", host) for host in hosts]
+    assert Guard(None, Keys(), "127.0.0.1").refusal(scope, Headers(scope=scope)).status_code == 421
