@@ -179,3 +179,15 @@ def test_doubt_comes_first():
 def test_an_empty_store_says_what_to_do(tmp_path):
     with pytest.raises(DataError, match="rusty trace label"):
         learn(LearnConfig(store=str(tmp_path / "t.db")))
+
+
+def test_stated_chances_are_those_that_came_true():
+    """Platt's two numbers are found again where labels were drawn by them."""
+    chance = np.random.default_rng(0)
+    logits = chance.normal(size=4000)
+    good = (chance.random(4000) < classifier.sigmoid(2.5 * logits - 1)).astype(float)
+    a, b = classifier.scale(logits, good)
+    assert a == pytest.approx(2.5, abs=0.25) and b == pytest.approx(-1, abs=0.15)
+    stated = classifier.sigmoid(a * logits + b)
+    assert classifier.calibration_error(stated, good) < 0.03
+    assert classifier.calibration_error(classifier.sigmoid(logits), good) > 0.08

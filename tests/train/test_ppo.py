@@ -61,7 +61,8 @@ def random_batch(n=40, seed=0):
     chance = torch.Generator().manual_seed(seed)
     names = ("logp", "value", "advantage", "target", "start_logp")
     draws = {name: torch.randn(n, generator=chance) for name in names}
-    old = Batch(ids=torch.zeros(1, 1), acted=torch.zeros(1, 1), weight=torch.ones(n), kept=None, **draws)
+    draws["weight"] = 2 * torch.rand(n, generator=chance)
+    old = Batch(ids=torch.zeros(1, 1), acted=torch.zeros(1, 1), kept=None, **draws)
     new = Choices(*(torch.randn(n, generator=chance, requires_grad=True) for _ in range(3)))
     return new, old
 
@@ -77,7 +78,7 @@ def test_the_clipped_loss_is_the_papers(seed):
         was, v_was, a, target, start = (
             float(getattr(old, n)[i]) for n in ("logp", "value", "advantage", "target", "start_logp")
         )
-        ratio = np.exp(logp - was)
+        ratio, a = np.exp(logp - was), a * float(old.weight[i])
         expected += -min(ratio * a, min(max(ratio, 1 - eps), 1 + eps) * a)
         near = v_was + min(max(v - v_was, -eps), eps)
         expected += config.vf_coef * 0.5 * max((v - target) ** 2, (near - target) ** 2)
