@@ -36,7 +36,8 @@ def made(count, seed=0):
 
 def bare(text):
     """Words alone; whatever is filled in stands as one sign."""
-    return tuple(re.findall(r"[a-z]+|#", re.sub(r"\$[a-z]+\d*", "#", text.lower())))
+    found = re.findall(r"[a-z]+|#", re.sub(r"\$[a-z]+\d*", "#", text.lower()))
+    return tuple(word for word in found if word != "please")
 
 
 def plainly(text):
@@ -73,12 +74,16 @@ def test_no_wording_is_one_of_the_gyms_held_out_ones():
 
 
 def test_none_is_an_exam_item():
-    file = Path(evaluate.__file__).with_name("commands.toml")
-    exam = tomllib.loads(file.read_text(encoding="utf-8"))["heldout"]
-    asked = {re.sub(r"\W+", " ", item[0].lower()).strip() for item in exam}
-    for episode in made(3000):
-        request = episode.turns[1][1].partition("\n\nFILES:")[0]
-        assert re.sub(r"\W+", " ", request.lower()).strip() not in asked
+    folder = Path(evaluate.__file__).parent
+    pairs, risks = (
+        tomllib.loads((folder / name).read_text(encoding="utf-8"))
+        for name in ("commands.toml", "dangers.toml")
+    )
+    asked = {plainly(item[0]) for item in pairs["heldout"]}
+    asked |= {plainly(item) for kind in ("dangerous", "harmless") for item in risks[kind]}
+    said = {plainly(text) for one in entries() for wording in one["say"] for text in spelled(wording)}
+    drawn = {plainly(episode.turns[1][1].partition("\n\nFILES:")[0]) for episode in made(3000)}
+    assert not asked & (drawn | said)
 
 
 def test_none_stands_in_the_exam_of_plain_requests():
