@@ -29,6 +29,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+Sentence = tuple[dict[str, Any], str]
+"""an entry, and one of the ways to ask for it"""
+
 SOURCE = "everyday"
 RUNS = re.compile(
     r"(?!.*\b(RANDOM|HOME|PATH|shuf|date|mtime|newer|tar|zip|tail -[fF]|rm -i)\b)"
@@ -41,6 +44,23 @@ _SILENT = re.compile(
     r"(mkdir|touch|cp|mv|rm(?! -i)|rmdir|chmod|ln|split|gzip|gunzip|xz|truncate) [^|]*"
     r"|(sed -i(\.\w+)?|sort (-\w+ )*-o) [^|]*|.*[^2]>>? \S+|.*\bxargs sed -i .*"
 )
+_ORDER = re.compile(
+    r"(add|append|combine|copy|count|create|delete|display|duplicate|erase|find|give|join|list|make|merge|move|print"
+    r"|put|read|remove|rename|replace|reverse|save|show|sort|swap|turn|write)\b[^.?!:;,]*"
+)
+_ALONE = re.compile(r"[|&;<]|^(cd|exit|man|ssh|watch|sleep|top|less|jobs|history|tail -f)\b|-v$")
+_BOTH = (
+    *(
+        "{} and {}",
+        "{} and then {}",
+        "{}, then {}",
+        "{}, and {}",
+        "first {}, then {}",
+        "{}. then {}",
+        "{}; {}",
+    ),
+    *("{}, after that {}", "{} and after that {}", "{}. Also {}", "two things: {} and {}", "{} and also {}"),
+)
 _KEYWORDS = re.compile("case|do|done|elif|else|esac|fi|for|if|in|select|then|until|while")
 
 
@@ -51,16 +71,23 @@ def entries() -> list[dict[str, Any]]:
 
 
 @cache
-def _sentences() -> list[tuple[dict[str, Any], str]]:
+def _sentences() -> list[Sentence]:
     """All in one list: what has more sentences is asked for more often."""
     return [(one, wording) for one in entries() for wording in one["say"]]
+
+
+@cache
+def _orders() -> list[Sentence]:
+    """Those that can stand beside another: an order and nothing more, of a command that is not a line."""
+    said = [(one, wording) for one, wording in _sentences() if _ORDER.fullmatch(wording)]
+    return [(one, wording) for one, wording in said if not _ALONE.search(one["do"])]
 
 
 def everyday(namer: Namer) -> Episode:
     """A request and its command; sometimes how that ended, and the last word."""
     request, command, names = _drawn(namer)
     turns: list[Turn] = [("user", request + listed(names)), say(Cmd(command))]
-    if _SILENT.fullmatch(command) and namer.rng.random() < 0.5:
+    if _silent(command) and namer.rng.random() < 0.5:
         turns += [("observation", "exit 0"), say(Msg(voice.done(namer.rng, "untested")))]
     return Episode("STEPS" if len(turns) > 2 else "CMD", SOURCE, (("system", SYSTEM), *turns))
 
@@ -84,25 +111,36 @@ def played(words: Sequence[str], count: int, *, seed: int = 0) -> Iterator[Episo
 
 
 def _drawn(namer: Namer) -> tuple[str, str, set[str]]:
-    """A request, its command, and the names of what lies in the folder."""
-    rng, write = namer.rng, Phrases({}, namer)
-    one, wording = rng.choice(_sentences())
-    command = write(one["do"])
-    request = _dressed(write(wording), rng, named=wording.startswith("$"))
-    if voice.dangerous_command(command) or _KEYWORDS.fullmatch(
-        command.split()[0]
-    ):  # a name of the wrong words
-        return _drawn(namer)
-    names = {write(name) for name in one.get("here", ())}
+    """A request, its command, and the names of what lies in the folder; now and then two in one."""
+    rng = namer.rng
+    if rng.random() < 0.08:
+        (first, command, names), (second, after, more) = (_written(namer, _orders()) for _ in range(2))
+        request, command, names = (
+            rng.choice(_BOTH).format(first, second),
+            f"{command} && {after}",
+            names | more,
+        )
+    else:
+        request, command, names = _written(namer, _sentences())
     if names or rng.random() < 0.7:
         others = range(rng.randint(0, 6))
         names |= {namer.file() if rng.random() < 0.7 else f"{namer.word()}/" for _ in others}
-    return request, command, names
+    return _dressed(request, command, rng), command, names
 
 
-def _dressed(request: str, rng: random.Random, *, named: bool) -> str:
+def _written(namer: Namer, sentences: list[Sentence]) -> tuple[str, str, set[str]]:
+    """One sentence with names, its command, and what must lie in the folder."""
+    write = Phrases({}, namer)
+    one, wording = namer.rng.choice(sentences)
+    command = write(one["do"])
+    if voice.dangerous_command(command) or _KEYWORDS.fullmatch(command.split()[0]):
+        return _written(namer, sentences)  # its made-up names are the wrong words
+    return write(wording), command, {write(name) for name in one.get("here", ())}
+
+
+def _dressed(request: str, command: str, rng: random.Random) -> str:
     """As people type: with or without a capital (a name keeps its own), a full stop, a please."""
-    if rng.random() < 0.3 and not named:
+    if rng.random() < 0.3 and request.split()[0] not in command:
         request = request[:1].upper() + request[1:]
     if request[-1] not in ".?!" and rng.random() < 0.35:
         request += rng.choice((".", ".", ".", "!", " please", " pls", ", please.", ", thanks", " now"))
@@ -120,6 +158,11 @@ def _file(name: str, about: list[str], namer: Namer) -> Iterator[tuple[str, str]
     yield name, "".join(f"{line}\n" for line in some[: rng.randint(2, 6)])
 
 
+def _silent(command: str) -> bool:
+    """Whether it prints nothing where all goes well; of several, whether none does."""
+    return all(_SILENT.fullmatch(part) for part in re.split(r" && |; ", command))
+
+
 def _last(command: str, result: Result, rng: random.Random) -> Msg:
     """The last word: the number that was printed, that this is all, or that there is nothing."""
     number = re.fullmatch(r"\s*(\d+)(\s+\S+)?\s*", result.output)
@@ -127,4 +170,4 @@ def _last(command: str, result: Result, rng: random.Random) -> Msg:
         return Msg(voice.answer(number.group(1), rng))
     if result.output.strip():
         return Msg(voice.done(rng, "shown"))
-    return Msg(voice.done(rng, "untested" if _SILENT.fullmatch(command) else "nothing"))
+    return Msg(voice.done(rng, "untested" if _silent(command) else "nothing"))

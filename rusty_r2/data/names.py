@@ -14,12 +14,26 @@ from __future__ import annotations
 import keyword
 import random
 import re
+import string
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from rusty_r2.gym.families.base import is_held
 from rusty_r2.lm.tokenizer import CONTROL, Tokenizer
 
 ENDS = tuple("txt md py sh csv log json ini cfg yml html c h js conf dat xml sql toml rs go".split())  # noqa: SIM905
+_USUAL = """
+app apple archive articles assets backup bin book bugs build cache cars cats cities code colors
+config contacts copy countries data demo diary dir docs draft emails example exports files final
+first fruits game hello home ideas images index info input inventory invoice items jobs keys letter
+lib links list log logs main me memo music names new news notes numbers old orders out output pages
+people photos pictures plan poem prices private project public readme recipe report results run
+sales sample scores script second server settings shop site songs sorted src staff stats status
+story students summary table tasks team temp test text things tmp todo tools update urls users utils
+video web words work year
+""".split()  # noqa: SIM905
+USUAL = tuple(word for word in _USUAL if not is_held(word))
+"""what people call their files; words that the gym holds out are not among them"""
 _WORD = re.compile(r" ?[A-Za-z]{2,14}")
 _MARK = re.compile(r"\$(\$|[a-z]+\d*)|@([a-z]+\d*)|\(([^()|]*(?:\|[^()|]*)+)\)")
 _HEX = "0123456789abcdef"
@@ -42,6 +56,10 @@ class Namer:
         return str(getattr(self, kind)())
 
     def word(self) -> str:
+        """Any word at all; now and then one that people use for names, or a letter."""
+        chance = self.rng.random()
+        if chance < 0.15:
+            return self.rng.choice(USUAL if chance < 0.12 else string.ascii_lowercase)
         word = self._words[int(self.rng.random() * len(self._words))]
         return word.lower() if self.rng.random() < 0.8 else word
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rusty_r2.data.everyday import RUNS, entries, everyday, played
+from rusty_r2.data.everyday import RUNS, _silent, entries, everyday, played
 from rusty_r2.data.names import Namer, vocabulary
 from rusty_r2.data.voice import words
 from rusty_r2.eval import evaluate
@@ -126,6 +126,15 @@ def test_what_is_shown_was_really_printed():
         if re.fullmatch(r"wc -l [^\s*<]+", command):
             assert re.search(r"\d+", answer).group() == seen.split()[2]
         assert (seen == "exit 0") == (answer in (*words()["untested"], *words()["nothing"]))
+
+
+def test_two_in_one_are_silent_only_where_both_are():
+    assert _silent("mkdir a && cp b a/") and _silent("sort a > b")
+    assert (
+        not _silent("mkdir a && ls a")
+        and not _silent("ls a && mkdir b")
+        and not _silent("sort a 2> b | head")
+    )
 
 
 def test_what_is_done_ends_with_a_word_only_where_nothing_is_printed():
