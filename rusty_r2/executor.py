@@ -162,6 +162,7 @@ class RayExecutor(Closing):
 
 def _join(ray: Any, address: str, workers: int) -> None:
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    before = signal.getsignal(signal.SIGTERM)
     try:
         if address:
             ray.init(address=address, **quiet)
@@ -176,6 +177,10 @@ def _join(ray: Any, address: str, workers: int) -> None:
         raise ConfigError(
             f"Ray could not be reached at {address or 'this machine'}: {error}. Type: ray status"
         ) from error
+    finally:
+        # Ray takes SIGTERM for itself and keeps it: a training run would no longer save before it ends
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def follow() -> None:

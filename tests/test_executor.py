@@ -2,6 +2,7 @@
 
 import operator
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from rusty_r2.errors import ConfigError, TaskError
 from rusty_r2.executor import LocalExecutor, Processes, WorkerError, open_executor
 from rusty_r2.gym import catalog
 from rusty_r2.protocol import parse
+from rusty_r2.train.grpo_rewards import Attempt, attempt
 
 PID = "__import__('os').getpid()"
 
@@ -115,19 +117,40 @@ def test_what_does_not_exist_is_refused(engine, workers, said):
         open_executor(engine, workers=workers)
 
 
-@pytest.mark.filterwarnings("ignore")  # Ray's own: files and processes it leaves to the interpreter's end
-def test_a_real_ray_gives_what_the_pool_gives(pool, monkeypatch):
-    pytest.importorskip("ray", reason="ray is not installed; to run this: pip install 'rusty-r2[ray]'")
-    from rusty_r2.train.grpo_rewards import Attempt, attempt
+TRIES = [
+    Attempt("remove-1-train-0", '{"action": "CMD", "command": "rm notion-backup.txt"}'),
+    Attempt("remove-1-train-0", '{"action": "CMD", "command": "ls"}'),
+    Attempt("remove-1-train-0", "Sure! Here is how."),
+    Attempt("rename-1-train-0", '{"action": "CMD", "command": "mv reason_friend.log bee.csv"}'),
+]
+RAY = """
+import operator, pickle, signal, sys
+from rusty_r2.errors import TaskError
+from rusty_r2.executor import open_executor
+from rusty_r2.gym import catalog
+from rusty_r2.train.grpo_rewards import attempt
 
-    tries = [
-        Attempt("remove-1-train-0", '{"action": "CMD", "command": "rm notion-backup.txt"}'),
-        Attempt("remove-1-train-0", '{"action": "CMD", "command": "ls"}'),
-        Attempt("remove-1-train-0", "Sure! Here is how."),
-        Attempt("rename-1-train-0", '{"action": "CMD", "command": "mv reason_friend.log bee.csv"}'),
-    ]
-    with open_executor("ray", workers=1) as executor:
-        assert executor.map(operator.neg, range(10)) == pool.map(operator.neg, range(10))
-        assert executor.map(attempt, tries) == pool.map(attempt, tries)
-        with pytest.raises(TaskError, match="there is no task 'nowhere'"):
-            executor.map(catalog.get, ["nowhere"])
+def saves_first(*_): ...
+
+signal.signal(signal.SIGTERM, saves_first)
+tries = pickle.load(sys.stdin.buffer)
+with open_executor("ray", workers=1) as executor:
+    held = signal.getsignal(signal.SIGTERM) is saves_first
+    results = executor.map(operator.neg, range(10)), executor.map(attempt, tries)
+    try:
+        executor.map(catalog.get, ["nowhere"])
+    except TaskError as error:
+        told = str(error)
+pickle.dump((held, results, told), sys.stdout.buffer)
+"""
+
+
+def test_a_real_ray_gives_what_the_pool_gives(pool):
+    """In a process of its own: Ray leaves threads, open files and variables behind until a process ends."""
+    pytest.importorskip("ray", reason="ray is not installed; to run this: pip install 'rusty-r2[ray]'")
+    done = subprocess.run([sys.executable, "-c", RAY], input=pickle.dumps(TRIES), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    held, results, told = pickle.loads(done.stdout)
+    assert results == (pool.map(operator.neg, range(10)), pool.map(attempt, TRIES))
+    assert "there is no task 'nowhere'" in told
+    assert held, "who waited for SIGTERM before Ray came still hears it"
