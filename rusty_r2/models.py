@@ -179,14 +179,15 @@ def _played(registry: Registry, name: str, folder: Path, tasks: int) -> tuple[Ga
     """The gate of a checkpoint of ours: it plays, and not worse than the one in use."""
     if not tasks:
         return None, {}
-    from rusty_r2.loop.gate import conclude, play
+    from rusty_r2.loop.gate import conclude, outcomes_before, play, scores
 
     current = registry.current(name) if name in registry.names() else None
     old = registry.resolve(name).address if current else str(folder)
     measured = play(old, str(folder), tasks)
-    scores = {one.name: {"this": str(one.new), "in use then": str(one.old)} for one in measured}
     told = noted(folder / LINEAGE)  # of an adapter that was merged into it
-    return conclude(artefact_digest(folder), measured=measured, run=told), scores
+    before = outcomes_before(registry, name)
+    gate = conclude(artefact_digest(folder), measured=measured, run=told, before=before)
+    return gate, scores([one.facts() for one in measured])
 
 
 def _artefact(path: Path) -> Path:
@@ -233,7 +234,9 @@ def _one(registry: Registry, name: str) -> str:
         gone = " (weights collected)" if one.collected else ""
         lines.append(f"{mark} @{one.number}  {one.kind}  {_mb(one.size)}  {one.created}  {_gate(one)}{gone}")
         lines += [
-            f"      {key}: {_short(value)}" for key, value in (one.lineage | one.scores).items() if value
+            f"      {key}: {_short(value)}"
+            for key, value in (one.lineage | one.scores).items()
+            if value and key != "outcomes"
         ]
     lines.append("history:")
     for event in registry.history(name):

@@ -331,10 +331,10 @@ def test_a_check_that_is_no_check_is_one_line(tmp_path, capsys):
 def test_an_adapter_that_made_our_own_model_worse_is_refused_though_it_plays_as_well(
     registry, tmp_path, monkeypatch, capsys
 ):
-    from rusty_r2.eval.rates import Rate
     from rusty_r2.loop import gate
 
-    monkeypatch.setattr(gate, "play", lambda old, new, count: [gate.Measured("gym", Rate(3, 9), Rate(3, 9))])
+    solved = {"move": True, "sort": False}
+    monkeypatch.setattr(gate, "play", lambda old, new, count: [gate.Measured("gym", solved, solved)])
     merged = tmp_path / "merged"
     merged.mkdir()
     (merged / "model.safetensors").write_bytes(b"weights")

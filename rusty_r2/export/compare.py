@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rusty_r2.errors import PolicyError, need
-from rusty_r2.eval.rates import Rate, better
+from rusty_r2.eval.rates import Rate, paired
 from rusty_r2.export import vocabulary
 from rusty_r2.export.contents import Finding
 from rusty_r2.export.hard import CONVERSATIONS, HELD_OUT, STRINGS
@@ -129,16 +129,17 @@ def divergence(exact: NDArray[np.float32], theirs: NDArray[np.float32]) -> float
 
 
 def tasks(file: Path, base: str, count: int) -> Finding:
-    """Held-out tasks of the gym: the file is not worse than `base` beyond what chance makes of equals."""
+    """Held-out tasks of the gym: the file loses no more of `base`'s than chance takes from equals."""
     mine, theirs = (_played(address, count) for address in (f"gguf:{file}", base))
-    measured = {"file": mine.share, "base": theirs.share, "tasks": float(count)}
-    if not (mine.total and theirs.total):
+    found = paired(theirs, mine)
+    measured = {"file": found.new.share, "base": found.old.share, "tasks": float(found.new.total)}
+    if not found.new.total:
         return Finding("tasks", False, "nothing could be counted. Type: rusty doctor", measured)
-    said = f"file {mine}, {base} {theirs}, {count} held-out tasks"
-    return Finding("tasks", not better(theirs, mine), said, measured)
+    said = f"file {found.new}, {base} {found.old}, {found} held-out tasks"
+    return Finding("tasks", not found.worse(), said, measured)
 
 
-def _played(address: str, count: int) -> Rate:
+def _played(address: str, count: int) -> dict[str, bool]:
     from rusty_r2.eval import gym
     from rusty_r2.eval.mind import Speech, open_mind
     from rusty_r2.gym.env import EnvConfig
@@ -147,8 +148,7 @@ def _played(address: str, count: int) -> Rate:
     wanted = list(enumerate(gym.tasks(count)))
     shown = () if mind.ours else gym.shots(4, 0)
     played = mind.play(wanted, Speech(max_new_tokens=gym.LONGEST), EnvConfig(max_turns=TURNS), shown)
-    counted = [one.passed for one in played if not one.masked]
-    return Rate(sum(counted), len(counted))
+    return {one.task.name: one.passed for one in played if not one.masked}
 
 
 def _distributions(folder: Path, ids: list[int], places: NDArray[Any]) -> NDArray[np.float32]:

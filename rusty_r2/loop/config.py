@@ -13,8 +13,10 @@ from rusty_r2.registry import NAME
 
 COUNTS = (
     *("play", "least", "max_steps", "learning_rate", "batch_size", "accumulate", "max_length", "lora_r"),
-    "tasks",
+    "played",
 )
+OWN_TASKS, TASKS = 200, 12
+"""held-out tasks of the gate: our own model plays one in 0.1 s, a borrowed one in 10 s"""
 Method = Literal["kto", "grpo", "sft", "dpo", "ppo"]
 
 
@@ -64,8 +66,8 @@ class LoopConfig:
     """places of held-out text at which file and model are compared"""
     probes: str = "shipped"
     """a TOML file of questions with known answers that old and new are asked; none: no questions"""
-    tasks: int = 12
-    """held-out tasks of the gym that old and new play; 0: none"""
+    tasks: int | None = None
+    """held-out tasks that old and new play; default: 200 for our own model, 12 for others; 0: none"""
     ollama: bool = False
     """serve what was promoted with Ollama"""
     ollama_host: str = ""
@@ -86,7 +88,7 @@ class LoopConfig:
             raise ConfigError(f"--name {self.name!a} is no name for a model: letters, digits, . _ -")
         for name in COUNTS:
             if not getattr(self, name) >= 0:
-                raise ConfigError(f"--{name} cannot be negative")
+                raise ConfigError(f"--{'tasks' if name == 'played' else name} cannot be negative")
         rows = 1 if self.max_rows is None else self.max_rows
         if self.positions < 8 or not 0 <= self.eval_share < 1 or rows < 1:
             raise ConfigError("--positions is 8 or more, --eval-share 0 up to 1, --max-rows 1 or more")
@@ -105,6 +107,11 @@ class LoopConfig:
         path = Path(self.base).expanduser()
         places = [path, path / "best", *sorted(path.glob("step_*"))] if path.is_dir() else []
         return any('"rusty_rwkv"' in _text(place / "config.json") for place in places)
+
+    @property
+    def played(self) -> int:
+        """Held-out tasks that old and new play."""
+        return (OWN_TASKS if self.own else TASKS) if self.tasks is None else self.tasks
 
     @property
     def folder(self) -> Path:

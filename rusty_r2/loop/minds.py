@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -113,10 +113,11 @@ class Borrowed:
         if not problems:  # a file that is not the model answers for nobody
             if asked := gate.questions(self.config.probes):
                 measured.append(gate.probe({"old": str(old), "new": str(artefact)}, asked))
-            if self.config.tasks:
-                measured += gate.play(f"gguf:{old}", f"gguf:{artefact}", self.config.tasks)
+            if self.config.played:
+                measured += gate.play(f"gguf:{old}", f"gguf:{artefact}", self.config.played)
         findings = [{"name": f.name, "passed": f.passed, "said": f.said} for f in report.findings]
-        said = _verdict(report.sha256, problems, measured, run, name)
+        before = gate.outcomes_before(self.registry, self.config.name)
+        said = _verdict(report.sha256, problems, measured, run, name, before)
         return Made({**said, "findings": findings})
 
     def _in_use(self, folder: Path, quantization: str) -> tuple[Path, str]:
@@ -159,7 +160,7 @@ class Own:
                 resume="auto",
                 device=self.config.device,
                 seed=self.config.seed,
-                eval_tasks=max(1, self.config.tasks),
+                eval_tasks=max(1, self.config.played),
                 **given,
             )
             run = Path(ppo.train(asked))
@@ -207,8 +208,10 @@ class Own:
         current = self.registry.current(self.config.name)
         old = self.registry.resolve(self.config.name).address if current else str(self._start())
         name = current.label if current else f"where it started, {self.config.base}"
-        measured = gate.play(old, str(artefact), max(1, self.config.tasks))
-        return Made({**_verdict(artefact_digest(artefact), [], measured, run, name), "findings": []})
+        measured = gate.play(old, str(artefact), max(1, self.config.played))
+        before = gate.outcomes_before(self.registry, self.config.name)
+        said = _verdict(artefact_digest(artefact), [], measured, run, name, before)
+        return Made({**said, "findings": []})
 
     def _start(self) -> Path:
         from rusty_r2.agent.address import find
@@ -235,10 +238,15 @@ def _whole_base(name: str, folder: Path) -> Path:
 
 
 def _verdict(
-    sha256: str, problems: Sequence[str], measured: Sequence[gate.Measured], run: Path, against: str
+    sha256: str,
+    problems: Sequence[str],
+    measured: Sequence[gate.Measured],
+    run: Path,
+    against: str,
+    before: Mapping[str, gate.Outcomes],
 ) -> dict[str, Any]:
     facts = gate.run_facts(run)
-    said = gate.conclude(sha256, file_problems=problems, measured=measured, run=facts)
+    said = gate.conclude(sha256, file_problems=problems, measured=measured, run=facts, before=before)
     return {
         "passed": said.passed and not said.worse,
         "gate": {"passed": said.passed, "sha256": sha256, "worse": said.worse, "reasons": list(said.reasons)},

@@ -74,7 +74,7 @@ def _banner(
 def _before_after(facts: Mapping[str, dict[str, Any]]) -> str:
     gate = facts.get("gate", {})
     rows = [
-        (escape(one["name"]), _share(one["old"], "old"), _share(one["new"], "new"), _verdict(one["verdict"]))
+        (escape(one["name"]), _share(one["old"], "old"), _share(one["new"], "new"), _compared(one))
         for one in gate.get("measured", [])
     ]
     for name, line in _trained(facts).items():
@@ -216,6 +216,11 @@ def _share(rate: Mapping[str, Any], kind: str) -> Cell:
 def _interval(three: Sequence[float]) -> Cell:
     middle, low, high = (number(float(value)) for value in three)
     return f"{middle} <small>({low} to {high})</small>"
+
+
+def _compared(one: Mapping[str, Any]) -> Cell:
+    pairs = f" <small>{one['lost']} lost, {one['gained']} gained</small>" if "lost" in one else ""
+    return _verdict(one["verdict"]) + pairs
 
 
 def _verdict(word: str) -> Cell:

@@ -24,13 +24,12 @@ from rusty_r2.config import resolved
 from rusty_r2.hardware import EFFECTIVE_BATCH
 from rusty_r2.loop import demo, gathering
 from rusty_r2.loop.config import LoopConfig
-from rusty_r2.loop.gate import questions
+from rusty_r2.loop.gate import questions, scores
 from rusty_r2.loop.gathering import RowsAsked
 from rusty_r2.loop.minds import Mind, mind_for
 from rusty_r2.loop.report import write_report
 from rusty_r2.loop.stages import Done, Made, Stages, alone
 from rusty_r2.registry import Gate, Registry, RegistryError
-from rusty_r2.store import without_password
 
 FINISHED = "finished.json"
 FEW_STEPS = 5
@@ -118,6 +117,8 @@ def go(config: LoopConfig, *, registry: Registry | None = None, mind: Mind | Non
 
 def open_round(config: LoopConfig) -> Path:
     """The round that was begun and not finished, or a new one."""
+    from rusty_r2.store import without_password
+
     root = config.folder
     found = {path.name.removeprefix("round-"): path for path in root.glob("round-*/")}
     rounds = {int(number): path for number, path in found.items() if number.isdecimal()}
@@ -137,7 +138,7 @@ def _asked_of_collect(config: LoopConfig) -> dict[str, Any]:
 
 def _asked_of_gate(config: LoopConfig, exported: Done, registry: Registry) -> dict[str, Any]:
     """A round whose gate was passed must pass again when somebody promoted another model meanwhile."""
-    asked = {"artefact": exported.digest, "probes": questions(config.probes), "tasks": config.tasks}
+    asked = {"artefact": exported.digest, "probes": questions(config.probes), "tasks": config.played}
     number, before = registry.pointer(config.name)
     if number and registry.version(config.name, number).sha256 == exported.facts.get("sha256"):
         number = before[-1] if before else None  # this very artefact was promoted: it was tried against that
@@ -186,17 +187,13 @@ def _promote(
     facts = {one.name: one.facts for one in done}
     said = facts["gate"]["gate"]
     gate = Gate(said["passed"], said["sha256"], said["worse"], tuple(said["reasons"]))
-    scores = {
-        one["name"]: {"this": one["new"], "in use then": one["old"], "verdict": one["verdict"]}
-        for one in facts["gate"]["measured"]
-    }
     before = registry.current(config.name)
     made = registry.add(
         config.name,
         exported.output,
         gate=gate,
         lineage=_lineage(config, done),
-        scores={**scores, "compared with": facts["gate"]["against"]},
+        scores={**scores(facts["gate"]["measured"]), "compared with": facts["gate"]["against"]},
     )
     promoted, why = False, "" if gate.reasons else _doubt(facts["train"], config.name)
     try:

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rusty_r2.eval.rates import Rate, better, bootstrap, difference, pass_at_k, wilson
+from rusty_r2.eval.rates import (
+    Rate,
+    better,
+    bootstrap,
+    difference,
+    paired,
+    pass_at_k,
+    sign_test,
+    wilson,
+)
 
 
 @given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -38,6 +47,22 @@ def test_better_needs_more_than_luck():
     assert not better(Rate(1, 1), Rate(0, 1))
     low, high = difference(Rate(50, 100), Rate(50, 100))
     assert low == pytest.approx(-high)
+
+
+@given(st.integers(0, 8), st.integers(0, 8))
+def test_the_sign_test_counts_all_throws_of_a_coin(lost, gained):
+    throws = list(itertools.product((0, 1), repeat=lost + gained))
+    assert sign_test(lost, gained) == pytest.approx(sum(sum(t) >= lost for t in throws) / len(throws))
+
+
+def test_pairs_are_of_what_both_were_asked():
+    old = {"a": True, "b": True, "c": False, "d": True}
+    found = paired(old, {"a": True, "b": False, "c": True, "e": True})
+    assert (found.old, found.new, found.lost, found.gained) == (Rate(2, 3), Rate(2, 3), 1, 1)
+    assert paired({}, old).new.total == 0 and not paired({}, old).worse()
+    five = {str(at): True for at in range(5)}
+    none = dict.fromkeys(five, False)
+    assert paired(five, none).worse() and paired(none, five).better() and not paired(five, five).worse()
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))

@@ -22,12 +22,16 @@ def test_a_right_answer_holds_the_word(answer, right):
     assert gate.is_right(answer, ["Paris"]) is right
 
 
-def test_worse_is_more_than_chance():
-    from rusty_r2.eval.rates import Rate
+def solved(count, total=32, first=0):
+    """So many of so many tasks solved, from the `first` on."""
+    return {f"t{at}": first <= at < first + count for at in range(total)}
 
-    lost = gate.Measured("questions", Rate(21, 32), Rate(2, 32))
-    same = gate.Measured("questions", Rate(21, 32), Rate(19, 32))
-    assert lost.worse and not same.worse and same.verdict == "no sure difference"
+
+def test_worse_is_more_than_chance():
+    lost = gate.Measured("questions", solved(21), solved(2))
+    same = gate.Measured("questions", solved(21), solved(19))
+    assert lost.verdict == "worse" and same.verdict == "no sure difference"
+    assert gate.Measured("questions", solved(2), solved(21)).verdict == "better"
     assert gate.conclude("x", measured=[lost]).worse
     assert not gate.conclude("x", measured=[same]).worse
     assert gate.conclude("x", run={"worse": True}).reasons == ("its own held-out rows: worse than its base",)
@@ -51,12 +55,66 @@ def test_few_rows_are_said_before_training_and_what_they_cannot_tell_is_left_to_
     assert "changes little" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("counts", [((5, 9), (0, 0)), ((0, 0), (9, 9)), ((0, 0), (0, 0))])
+def test_the_same_tasks_tell_more_than_two_rates_do():
+    """Five of 20 lost and nothing gained is no chance; ten lost and five gained may be."""
+    from rusty_r2.eval.rates import Rate, better
+
+    assert not better(Rate(18, 20), Rate(13, 20)), "as two rates it would be chance"
+    assert gate.conclude("x", measured=[gate.Measured("tasks", solved(18, 20), solved(13, 20))]).worse
+    mixed = gate.Measured("tasks", solved(12, 20), solved(7, 20, first=10))
+    assert (mixed.pairs.lost, mixed.pairs.gained) == (10, 5) and mixed.verdict == "no sure difference"
+
+
+def test_small_losses_do_not_add_up_over_rounds():
+    """Three tasks a round are chance each time; beside the best that was ever in use they are not."""
+    kept, refused = {}, []
+    for number, count in enumerate((100, 97, 94, 91, 88), 1):
+        one = gate.Measured("tasks", solved(min(100, count + 3), 100), solved(count, 100))
+        said = gate.conclude("x", measured=[one], before=kept)
+        assert one.verdict == "no sure difference"
+        if said.worse:
+            refused.append(said.reasons[0])
+        else:
+            kept[f"agent@{number}"] = {"tasks": one.new}
+    assert len(kept) == 3 and all("agent@1, the best so far, had 100.0%" in why for why in refused)
+    other = {"agent@1": {"questions": solved(100, 100), "tasks": {"elsewhere": True}}}
+    small = gate.Measured("tasks", solved(91, 100), solved(88, 100))
+    assert not gate.conclude("x", measured=[small], before=other).worse, "other tasks are no comparison"
+
+
+def test_the_loop_keeps_what_was_solved_and_looks_at_all_that_were_in_use(tmp_path):
+    class Playing(LightMind):
+        def gate(self, folder, artefact, merged, run):
+            made = super().gate(folder, artefact, merged, run)
+            one = gate.Measured("tasks", solved(9, 12), solved(8, 12))
+            return Made({**made.facts, "measured": [one.facts()]})
+
+    registry = Registry()
+    for rows in (20, 30):
+        config = LoopConfig(source=demo.write(tmp_path, "demo"), out=tmp_path / "loop", max_rows=rows)
+        assert go(config, mind=Playing()).promoted
+    assert list(gate.outcomes_before(registry, "agent")) == ["agent@1", "agent@2"]
+    registry.rollback("agent")
+    assert gate.outcomes_before(registry, "agent") == {"agent@1": {"tasks": solved(8, 12)}}
+    assert "1 lost, 0 gained" in (tmp_path / "loop" / "round-001" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("base", "method", "tasks"), [("rusty", "sft", 200), ("smollm2", "kto", 12)])
+def test_how_many_tasks_are_played_where_nothing_is_said(base, method, tasks):
+    assert LoopConfig(base=base, method=method).played == tasks
+    assert LoopConfig(base=base, method=method, tasks=0).played == 0
+
+
+def test_the_tasks_of_a_gate_have_names_of_their_own():
+    from rusty_r2.eval import gym
+
+    assert len({task.name for task in gym.tasks(200)}) == 200
+
+
+@pytest.mark.parametrize("counts", [(9, 0), (0, 9), (0, 0)])
 def test_where_nothing_could_be_counted_nothing_is_passed(counts):
     """Tasks that the sandbox could not play are no tasks that were solved."""
-    from rusty_r2.eval.rates import Rate
-
-    old, new = (Rate(*pair) for pair in counts)
+    old, new = (solved(total, total) for total in counts)
     said = gate.conclude("x", measured=[gate.Measured("tasks", old, new)])
     assert not said.passed and "rusty doctor" in said.reasons[0]
 
