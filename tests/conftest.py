@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -12,6 +13,8 @@ from hypothesis import settings
 settings.register_profile("rusty", deadline=None)  # a busy machine is no fault of what is tested
 settings.load_profile("rusty")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background; so would be our children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if not Path("/dev/nvidiactl").exists():  # Triton reads this once, whoever imports it first
     os.environ.setdefault("TRITON_INTERPRET", "1")
 

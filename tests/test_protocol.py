@@ -117,7 +117,7 @@ def test_hostile_sizes_are_refused_at_once(reply):
     start = time.process_time()
     with pytest.raises(ProtocolError) as caught:
         parse(reply)
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < 5.0  # work that grows with the square would take minutes
     assert len(str(caught.value)) < 600
 
 

@@ -150,11 +150,11 @@ def test_ten_exchanges_with_a_person_in_charge(folder, tmp_path):
 
 @needs_ns
 def test_nobody_says_yes_to_what_they_have_not_seen(folder, tmp_path):
-    model = script(tmp_path, Cmd("sleep 1; echo x > a"), Msg("Well."), Cmd("echo x > a"), Msg("Well then."))
+    model = script(tmp_path, Cmd("sleep 4; echo x > a"), Msg("Well."), Cmd("echo x > a"), Msg("Well then."))
     with Terminal(["-c", DOOR, "chat", "--model", model, "--workspace", str(folder), "--no-store"]) as t:
         t.wait("you> ")
         t.send("go\ry\r")  # pasted with the request
-        t.wait("sleep 1")
+        t.wait("sleep 4")
         t.send("y\r")  # typed while the command runs
         t.wait("keep these changes?", " > ")
         time.sleep(0.5)
