@@ -2,6 +2,7 @@
 """Many environments side by side: what one by one would give, and nothing left behind."""
 
 import gc
+import os
 import tempfile
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def played(task: Task, reply: str):
         return env.step(reply)
 
 
-NAP = 40_071
+NAP = 10_000_000 + os.getpid()
 """seconds that no other process here sleeps"""
 
 
@@ -54,7 +55,7 @@ def left_behind(envs: VectorEnv) -> tuple[int, int]:
     """Open descriptors and children of this process when no episode is under way."""
     for env in envs.envs:
         env.close()
-    gc.collect()  # what earlier tests dropped is not ours
+    gc.collect()
     children = Path("/proc/self/task").glob("*/children")
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(NAP) in told(path)]
     return len(list(Path("/proc/self/fd").iterdir())), sum(len(path.read_text().split()) for path in children)
@@ -95,14 +96,19 @@ def play_all(envs: VectorEnv, numbers: range) -> int:
 
 
 @pytest.mark.parametrize("episodes", [24, pytest.param(1000, marks=pytest.mark.slow)])
-def test_episodes_leave_nothing_behind(episodes, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_episodes_leave_nothing_behind(episodes, tmp_path, alone):
+    alone("play_and_count", episodes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def play_and_count(episodes: int) -> None:
     with VectorEnv(4) as envs:
         play_all(envs, range(8))  # what is made once is made now
         before = left_behind(envs)
         assert play_all(envs, range(episodes)) == episodes
-        assert left_behind(envs) == before
-    assert list(tmp_path.iterdir()) == []
+        after = left_behind(envs)
+        assert after == before, (before, after)
+    assert not list(Path(tempfile.gettempdir()).iterdir())
 
 
 def test_many_episodes_side_by_side_give_what_one_by_one_gives():
