@@ -85,9 +85,9 @@ def test_what_cannot_run_says_why():
 
 def test_time_is_one_deadline_for_all():
     task = calls(*[Case((), 1)] * 50)
-    verdict = on(task, "import time\ndef f():\n    time.sleep(0.2)\n    return 1", limits=Limits(wall_s=0.7))
-    assert not verdict.passed and 0 < verdict.passed_tests < 10
-    assert verdict.why == "time is up: it took more than 0.7 s"
+    verdict = on(task, "import time\ndef f():\n    time.sleep(0.2)\n    return 1", limits=Limits(wall_s=3))
+    assert not verdict.passed and 0 < verdict.passed_tests <= 15
+    assert verdict.why == "time is up: it took more than 3 s"
     busy = on(task, "def f():\n    while True: pass", limits=Limits(wall_s=30, cpu_s=1))
     assert "CPU" in busy.why
 

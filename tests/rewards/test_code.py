@@ -11,7 +11,7 @@ from rusty_r2.rewards.code import CodeExecutionReward, SyntaxValidationReward, d
 from rusty_r2.rewards.reading import blocks, prose, wants_code, wants_tools
 from rusty_r2.trace import ExecutionTrace, Step
 
-RUN = CodeExecutionReward(timeout=3)
+RUN = CodeExecutionReward(timeout=30)
 READ = SyntaxValidationReward()
 ASKED = "Write a Python function called add that adds two numbers."
 

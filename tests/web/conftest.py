@@ -68,7 +68,7 @@ def serve(tmp_path, store):
     yield start
     for site, thread in started:
         site.stop()
-        thread.join(20)
+        thread.join(120)
         site.__exit__()
 
 
@@ -82,7 +82,7 @@ class Client:
 
     def ask(self, method, path, body=None, **headers):
         said = {"Host": self.host} | {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in said.items():
@@ -130,7 +130,7 @@ def tab(chromium):
     """A page in the browser that notes what should never happen: dialogs, errors, requests to elsewhere."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(120_000)
     page.wrong = []
     page.on("dialog", lambda dialog: (page.wrong.append(f"dialog {dialog.message}"), dialog.dismiss()))
     page.on("pageerror", lambda error: page.wrong.append(f"error {error}"))

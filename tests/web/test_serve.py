@@ -17,7 +17,7 @@ from rusty_r2.web.serve import Site, WebConfig, bind
 def rusty(*words, **how):
     command = [sys.executable, "-m", "rusty_r2.cli", "web", *words]
     return subprocess.run(
-        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, **how
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, **how
     )
 
 
@@ -49,7 +49,7 @@ def test_without_the_extra_the_install_line_is_shown():
     program = (
         "import sys; sys.modules['starlette'] = None; from rusty_r2 import cli; sys.exit(cli.main(['web']))"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (
         said.returncode == 1 and said.stderr.count("\n") == 1 and "pip install 'rusty-r2[web]'" in said.stderr
     )
@@ -62,11 +62,11 @@ def test_it_serves_until_ctrl_c(tmp_path):
     ) as page:
         address = urlsplit(page.stdout.readline().strip())
         assert address.hostname == "127.0.0.1" and not address.query
-        connection = http.client.HTTPConnection(address.netloc, timeout=20)
+        connection = http.client.HTTPConnection(address.netloc, timeout=120)
         connection.request("GET", "/traces")
         answer = connection.getresponse()
         assert answer.status == 200 and "No traces yet" in answer.read().decode()
         connection.close()
         os.kill(page.pid, signal.SIGINT)
-        out, err = page.communicate(timeout=30)
+        out, err = page.communicate(timeout=120)
     assert page.returncode == 0 and err == "" and out.endswith("next: rusty rewards learn\n")
