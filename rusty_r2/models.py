@@ -85,11 +85,13 @@ class PromoteConfig:
 
 
 def promote(config: PromoteConfig) -> str:
-    """Put a version in use. It must have passed the gate, as it is now, and not be worse than the last."""
+    """Put a version in use, here and where it is served. It must have passed the gate, as it is now."""
     registry = Registry()
-    made = registry.promote(config.name, config.version)
-    model = registry.resolve(config.name)
-    return f"{made.label} is in use\n{model.path}\nnext: rusty chat --model {made.name}"
+    with registry.locked(config.name):
+        served = redeploy(registry, registry.allowed(config.name, config.version))
+        made = registry.promote(config.name, config.version)
+        path = registry.resolve(config.name).path
+    return "\n".join([f"{made.label} is in use", *served, str(path), f"next: rusty chat --model {made.name}"])
 
 
 @dataclass(frozen=True)
@@ -101,17 +103,18 @@ class RollbackConfig:
 def rollback(config: RollbackConfig) -> str:
     """Back to the version that was in use before, here and where it is served."""
     registry = Registry()
-    before = registry.previous(config.name)
-    served = redeploy(registry, before)
-    made = registry.rollback(config.name)
-    path = registry.resolve(config.name).path
+    with registry.locked(config.name):
+        served = redeploy(registry, registry.previous(config.name))
+        made = registry.rollback(config.name)
+        path = registry.resolve(config.name).path
     return "\n".join([f"{made.label} is in use again", *served, str(path), f"next: rusty models {made.name}"])
 
 
 def redeploy(registry: Registry, version: Version) -> list[str]:
     """Serve `version` where its model is served; what was done, in lines.
 
-    Comes before the pointer moves: killed in between, the same command does the whole again."""
+    Comes before the pointer moves, under the same lock: killed in between, the same command does the whole
+    again, and two at once come one after the other."""
     where = registry.deployed(version.name)
     if not where or version.kind != "gguf":
         return []
@@ -148,14 +151,14 @@ def collect(config: CollectConfig) -> str:
     registry = Registry()
     names = [config.name] if config.name else registry.names()
     found = [one for name in names for one in registry.collect(name, keep=config.keep)]
-    lines = [f"{one.label:<30} {_mb(one.size):>12}  {_gate(one)}" for one in found]
-    freed = sum(one.size for one in found)
+    sizes = [registry.weight(one) for one in found]
+    lines = [f"{one.label:<30} {_mb(n):>12}  {_gate(one)}" for one, n in zip(found, sizes, strict=True)]
     if not config.dry_run:
         for one in found:
             registry.forget_weights(one)
     verb = "would be freed" if config.dry_run else "freed"
     after = "rusty models gc" if config.dry_run and found else "rusty models"
-    return "\n".join([*lines, f"{len(found)} versions, {_mb(freed)} {verb}", f"next: {after}"])
+    return "\n".join([*lines, f"{len(found)} versions, {_mb(sum(sizes))} {verb}", f"next: {after}"])
 
 
 def gate_of(file: Path) -> Gate | None:
@@ -220,7 +223,7 @@ def _row(registry: Registry, name: str) -> tuple[str, ...]:
     current, known = registry.current(name), registry.versions(name)
     shown = current or known[-1]
     where = registry.deployed(name)
-    served = f"{where['model']} ({where['host']})" if where else "-"
+    served = f"{where['model']} @{where['version']} ({where['host']})" if where else "-"
     use = f"@{current.number}" if current else "-"
     base = str(shown.lineage.get("base") or "-")
     return (name, use, str(len(known)), shown.kind, _mb(shown.size), base, _gate(shown), served)

@@ -21,6 +21,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -97,6 +98,7 @@ class Registry:
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or home() / "models"
+        self._here = threading.local()
 
     def names(self) -> list[str]:
         found = self.root.glob("*/") if self.root.is_dir() else ()
@@ -131,23 +133,13 @@ class Registry:
         """Take an artefact in: a GGUF file, or the folder of a checkpoint. It is not in use yet."""
         chosen = kind or ("gguf" if artefact.is_file() else "rwkv")
         digest = artefact_digest(artefact)
-        with self.locked(name) as folder:
+        with self.locked(name, new=True) as folder:
             same = next((v for v in self.versions(name) if v.sha256 == digest and not v.collected), None)
             if same is not None and same.gate == gate:  # a loop that was killed here comes by again
                 return same
             number = max((one.number for one in self.versions(name)), default=0) + 1
-            made = Version(
-                name,
-                number,
-                chosen,
-                digest,
-                _size(artefact),
-                now(),
-                "model.gguf" if artefact.is_file() else "",
-                dict(lineage or {}),
-                dict(scores or {}),
-                gate,
-            )
+            file, told = "model.gguf" if artefact.is_file() else "", (dict(lineage or {}), dict(scores or {}))
+            made = Version(name, number, chosen, digest, _size(artefact), now(), file, *told, gate)
             with files.whole_folder(folder / f"v{number:04d}") as inside:
                 _take_in(artefact, inside)
                 files.write(inside / RECORD, _json(asdict(made)))
@@ -157,18 +149,21 @@ class Registry:
     def promote(self, name: str, number: int | None = None) -> Version:
         """Put a version in use. RegistryError where its gate does not allow it."""
         with self.locked(name):
-            wanted = self.version(name, number)
-            problem = self.objection(wanted)
-            if problem:
-                self.note(name, "refused", wanted.number, why=problem)
-                raise RegistryError(
-                    f"{wanted.label} is not promoted: {problem}. Train another: rusty loop --name {name}"
-                )
+            wanted = self.allowed(name, number)
             current, before = self.pointer(name)
             if current != wanted.number:
                 earlier = [n for n in [*before, *([current] if current else [])] if n != wanted.number]
                 self._point(name, wanted.number, earlier)
                 self.note(name, "promoted", wanted.number, before=current)
+        return wanted
+
+    def allowed(self, name: str, number: int | None = None) -> Version:
+        """The version that `promote` would put in use; RegistryError where its gate does not allow it."""
+        wanted = self.version(name, number)
+        if problem := self.objection(wanted):
+            self.note(name, "refused", wanted.number, why=problem)
+            after = f"Train another: rusty loop --name {name}"
+            raise RegistryError(f"{wanted.label} is not promoted: {problem}. {after}")
         return wanted
 
     def objection(self, version: Version) -> str:
@@ -207,6 +202,7 @@ class Registry:
 
     def previous(self, name: str) -> Version:
         """The version a rollback would go to, whole and verified."""
+        self.version(name)
         current, earlier = self.pointer(name)
         if current is None:
             raise RegistryError(f"no version of {name} was ever promoted. Type: rusty models {name}")
@@ -255,26 +251,27 @@ class Registry:
         needed = {current, *(earlier[-keep:] if keep else ())}
         newest = self.version(name).number
         waiting = {newest} if current is None or newest > current else set()
-        return [
-            one
-            for one in self.versions(name)
-            if not one.collected
-            and one.number not in needed
-            and not (one.number in waiting and _may_come(one))
-        ]
+        kept = needed | {one for one in waiting if _may_come(self.version(name, one))}
+        free = [one for one in self.versions(name) if one.collected or one.number not in kept]
+        return [one for one in free if self.weight(one)]  # a kill may have left some of a collected one
+
+    def weight(self, version: Version) -> int:
+        """Bytes that a version takes, its record aside."""
+        folder = self.folder_of(version)
+        return _size(folder) - (folder / RECORD).stat().st_size
 
     def forget_weights(self, version: Version) -> int:
         """Remove the weights of a version and keep its record; returns the bytes freed."""
         with self.locked(version.name):
             if self.pointer(version.name)[0] == version.number:  # since somebody looked what could go
                 raise RegistryError(f"{version.label} is in use. Type: rusty models {version.name}")
-            folder = self.folder_of(version)
+            folder, freed = self.folder_of(version), self.weight(version)
             files.write(folder / RECORD, _json(asdict(replace(version, collected=True))))
             for path in folder.iterdir():
                 if path.name != RECORD:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-            self.note(version.name, "collected", version.number, freed=version.size)
-        return version.size
+            self.note(version.name, "collected", version.number, freed=freed)
+        return freed
 
     def history(self, name: str) -> list[dict[str, Any]]:
         path = self._folder(name) / HISTORY
@@ -297,13 +294,23 @@ class Registry:
         return self._folder(version.name) / f"v{version.number:04d}"
 
     @contextlib.contextmanager
-    def locked(self, name: str) -> Iterator[Path]:
-        """One at a time, also between processes."""
-        folder = self._folder(name)
-        folder.mkdir(parents=True, exist_ok=True)
+    def locked(self, name: str, *, new: bool = False) -> Iterator[Path]:
+        """One at a time, also between processes; whoever has it may take it again. `new` makes the folder."""
+        folder, held = self._folder(name), self._here.__dict__
+        if name in held:
+            yield folder
+            return
+        if new:
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            self.version(name)
         with open(folder / ".lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield folder
+            held[name] = True
+            try:
+                yield folder
+            finally:
+                del held[name]
 
     def _folder(self, name: str) -> Path:
         if not NAME.fullmatch(name):

@@ -251,6 +251,24 @@ def test_gc_keeps_what_is_needed_and_every_record(registry, tmp_path, capsys):
         registry.promote("agent", 1)
 
 
+def test_gc_frees_what_a_kill_left_of_a_collected_version(registry, tmp_path, capsys):
+    for salt in "123":
+        add(registry, tmp_path, salt)
+        registry.promote("agent")
+    program = (
+        "import os, signal; from pathlib import Path; from rusty_r2.registry import Registry\n"
+        "Path.unlink = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Registry().forget_weights(Registry().version('agent', 1))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
+    first = registry.version("agent", 1)
+    assert first.collected and (left := registry.weight(first)), "killed after its record, before its weights"
+    assert rusty("models", "gc") == 0
+    assert f"1 versions, {left / 1e6:,.1f} MB freed" in capsys.readouterr().out
+    assert [path.name for path in registry.folder_of(first).iterdir()] == ["record.json"]
+    assert registry.collect("agent") == [] and registry.history("agent")[-1]["freed"] == left
+
+
 def test_what_came_into_use_meanwhile_is_not_thrown_away(registry, tmp_path):
     for salt in "123":
         add(registry, tmp_path, salt)
@@ -371,6 +389,58 @@ def test_rollback_restores_the_old_answer_bytes_on_the_server_too(registry, tmp_
     assert rusty("models", "rollback", "agent") == 1, "the server is gone: nothing moves"
     assert "no Ollama server answers" in capsys.readouterr().err
     assert registry.current("agent").number == 2
+
+
+def test_promote_serves_it_too_where_the_model_is_served(registry, tmp_path, capsys):
+    from rusty_r2.export.ollama import OllamaDeployer
+
+    with stand_in() as server:
+        deployer = OllamaDeployer(host=server.url)
+        add(registry, tmp_path, "1"), add(registry, tmp_path, "2")
+        assert rusty("models", "promote", "agent", "--version", "1") == 0, "not served anywhere yet"
+        deployer.create_model("agent", registry.resolve("agent").path)
+        registry.note_deployed("agent", 1, host=server.url, model="agent", said={})
+        first = deployer.run_model("agent", "Hi")
+        assert rusty("models", "promote", "agent") == 0
+        assert "serves agent@2 as agent" in capsys.readouterr().out
+        assert deployer.run_model("agent", "Hi") != first and registry.deployed("agent")["version"] == 2
+        path = tiny_gguf(tmp_path / "3.gguf", salt="3")
+        registry.add("agent", path, gate=Gate(True, files.digest(path), worse=True))
+        assert rusty("models", "promote", "agent") == 1 and registry.deployed("agent")["version"] == 2
+    assert rusty("models", "promote", "agent", "--version", "1") == 1, "the server is gone: nothing moves"
+    assert registry.current("agent").number == 2
+
+
+@pytest.mark.parametrize("verb", ["promote", "rollback"])
+def test_serving_and_pointing_are_one_step_for_others(registry, tmp_path, monkeypatch, verb):
+    """While one of them serves, nobody else can move the pointer or serve another."""
+    from rusty_r2 import models
+
+    add(registry, tmp_path, "1"), add(registry, tmp_path, "2"), add(registry, tmp_path, "3")
+    registry.promote("agent", 1), registry.promote("agent", 2)
+    seen = []
+
+    def serve(_, version):
+        program = "from rusty_r2.registry import Registry\nRegistry().promote('agent', 3)\n"
+        other = subprocess.Popen([sys.executable, "-c", program])
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(2)
+        seen.append((other, version.number))
+        return []
+
+    monkeypatch.setattr(models, "redeploy", serve)
+    words = ["--version", "1"] if verb == "promote" else []
+    assert rusty("models", verb, "agent", *words) == 0
+    ((other, served),) = seen
+    assert served == 1 and other.wait(30) == 0
+    assert [one["version"] for one in registry.history("agent")][-2:] == [1, 3]
+
+
+@pytest.mark.parametrize("words", [("promote",), ("rollback",), ("gc",)])
+def test_a_name_nobody_gave_is_one_line_and_makes_nothing(registry, capsys, words):
+    assert rusty("models", *words, "nobody") == 1
+    assert "there is no model 'nobody'. Type: rusty models" in capsys.readouterr().err
+    assert not registry.root.exists()
 
 
 def test_two_at_once_wait_for_each_other(registry, tmp_path):

@@ -179,11 +179,16 @@ def _train(mind: Mind, folder: Path, rows: Done, config: LoopConfig) -> Made:
 def _promote(
     config: LoopConfig, registry: Registry, exported: Done, tried: dict[str, Any], done: list[Done]
 ) -> Made:
-    """Into the registry either way; in use only with a green gate."""
-    if _asked_of_gate(config, exported, registry) != tried:
-        raise RegistryError(
-            f"another version of {config.name} was promoted meanwhile. The same command tries against it"
-        )
+    """Into the registry either way; in use only with a green gate, over the one it was tried against."""
+    with registry.locked(config.name, new=True):
+        if _asked_of_gate(config, exported, registry) != tried:
+            raise RegistryError(
+                f"another version of {config.name} was promoted meanwhile. The same command tries against it"
+            )
+        return _enter(config, registry, exported, done)
+
+
+def _enter(config: LoopConfig, registry: Registry, exported: Done, done: list[Done]) -> Made:
     facts = {one.name: one.facts for one in done}
     said = facts["gate"]["gate"]
     gate = Gate(said["passed"], said["sha256"], said["worse"], tuple(said["reasons"]))
@@ -200,8 +205,9 @@ def _promote(
         if not why:
             registry.promote(config.name, made.number)
             promoted = True
-    except RegistryError as error:
-        why = str(error)
+    except RegistryError:
+        if not gate.reasons:  # no word of the gate: the registry itself is in trouble
+            raise
     reasons = list(gate.reasons) or ([why] if why else [])
     return Made(
         {
@@ -241,9 +247,17 @@ def _deploy(config: LoopConfig, registry: Registry, chosen: dict[str, Any]) -> M
         return Made({"deployed": "", "why": "not asked for"})
     if not chosen["promoted"]:
         return Made({"deployed": "", "why": "nothing was promoted"})
-    model = registry.resolve(f"{config.name}@{chosen['version']}")
-    if model.version.kind != "gguf":
+    if registry.version(config.name, chosen["version"]).kind != "gguf":
         return Made({"deployed": "", "why": "our own model runs by itself: rusty chat"})
+    with registry.locked(config.name):
+        return _serve(config, registry, chosen["version"])
+
+
+def _serve(config: LoopConfig, registry: Registry, number: int) -> Made:
+    """What is served is what is in use: somebody may have gone back meanwhile."""
+    model = registry.resolve(config.name)
+    if model.version.number != number:
+        return Made({"deployed": "", "why": f"{model.version.label} is in use meanwhile"})
     from rusty_r2.export.hosting import auto_profile
     from rusty_r2.export.ollama import OllamaDeployer
 
@@ -252,9 +266,7 @@ def _deploy(config: LoopConfig, registry: Registry, chosen: dict[str, Any]) -> M
     profile = auto_profile()
     deployer.create_model(config.name, model.path, replace=True, profile=profile, **said)
     where = {"host": deployer.server.url, "model": config.name}
-    registry.note_deployed(
-        config.name, chosen["version"], said={**said, "profile": resolved(profile)}, **where
-    )
+    registry.note_deployed(config.name, number, said={**said, "profile": resolved(profile)}, **where)
     return Made({"deployed": config.name, **where})
 
 

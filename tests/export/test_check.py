@@ -10,7 +10,6 @@ import pytest
 
 from rusty_r2 import cli, files
 from rusty_r2.errors import ConfigError
-from rusty_r2.eval.rates import Rate
 from rusty_r2.export import compare
 from rusty_r2.export.check import check, report_path
 from rusty_r2.export.compare import BOUNDS, Bound, divergence
@@ -316,13 +315,22 @@ def test_tasks_are_played_by_the_file_and_by_its_base(trained, healthy, monkeypa
     assert report.findings[-1].measured["tasks"] == 1
 
 
-@pytest.mark.parametrize("counts", [((5, 9), (0, 0)), ((0, 0), (5, 9)), ((0, 0), (0, 0))])
+@pytest.mark.parametrize("counts", [(9, 0), (0, 9), (0, 0)])
 def test_tasks_that_nobody_could_play_are_not_passed(counts, monkeypatch):
     """Where the sandbox is broken, nothing was found out about the file."""
-    rates = iter(Rate(*pair) for pair in counts)
-    monkeypatch.setattr(compare, "_played", lambda address, count: next(rates))
+    played = iter({str(at): at < 5 for at in range(count)} for count in counts)
+    monkeypatch.setattr(compare, "_played", lambda address, count: next(played))
     found = compare.tasks(Path("m.gguf"), "hf:base", 9)
     assert not found.passed and "rusty doctor" in found.said
+
+
+@pytest.mark.parametrize(("lost", "gained", "passed"), [(5, 0, False), (4, 0, True), (9, 3, True)])
+def test_the_file_and_its_base_are_compared_task_by_task(lost, gained, passed, monkeypatch):
+    base = {str(at): at < lost for at in range(20)}
+    file = {str(at): lost <= at < lost + gained for at in range(20)}
+    monkeypatch.setattr(compare, "_played", lambda address, count: base if address == "hf:base" else file)
+    found = compare.tasks(Path("m.gguf"), "hf:base", 20)
+    assert found.passed is passed and f"{lost} lost and {gained} gained of 20" in found.said
 
 
 # the real thing, once

@@ -15,7 +15,7 @@ from rusty_r2.export.ollama_api import OllamaError
 from rusty_r2.loop import demo, gathering
 from rusty_r2.loop.config import LoopConfig
 from rusty_r2.loop.run import go, open_round
-from rusty_r2.registry import Gate, Registry
+from rusty_r2.registry import Gate, Registry, RegistryError
 from rusty_r2.trace import ExecutionTrace
 
 from .helpers import LightMind, helper, stand_in
@@ -245,6 +245,51 @@ def test_another_version_promoted_meanwhile_is_not_overrun(tmp_path):
         go(config, mind=Rival())
     assert registry.current("agent").number == 1
     assert go(config, mind=LightMind()).label == "agent@2", "tried against the rival, and promoted"
+
+
+def test_nobody_comes_between_the_last_look_and_the_promotion(tmp_path):
+    """Whoever promotes while a round enters its candidate waits until it is in use."""
+    program = "from rusty_r2.registry import Registry\nRegistry().promote('agent', 1)\n"
+    rivals = []
+
+    class Looking(Registry):
+        def add(self, *words, **more):
+            if self.names():
+                rivals.append(subprocess.Popen([sys.executable, "-c", program]))
+                with pytest.raises(subprocess.TimeoutExpired):
+                    rivals[-1].wait(2)
+            return super().add(*words, **more)
+
+    source = demo.write(tmp_path, "demo")
+    for rows in (20, 30):
+        config = LoopConfig(source=source, out=tmp_path / "loop", max_rows=rows)
+        assert go(config, registry=Looking(), mind=LightMind()).promoted
+    assert rivals[0].wait(30) == 0
+    told = [(one["what"], one["version"]) for one in Registry().history("agent")]
+    assert told[-2:] == [("promoted", 2), ("promoted", 1)]
+
+
+def test_a_registry_that_refuses_a_green_candidate_stops_the_round(tmp_path):
+    class Torn(Registry):
+        def damage(self, version):
+            return "the disk is damaged"
+
+    config = LoopConfig(source=demo.write(tmp_path, "demo"), out=tmp_path / "loop")
+    with pytest.raises(RegistryError, match="the disk is damaged"):
+        go(config, registry=Torn(), mind=LightMind())
+    assert go(config, mind=LightMind()).label == "agent@1", "the same command goes on"
+
+
+def test_what_was_rolled_back_before_it_was_served_is_not_served(tmp_path):
+    source = demo.write(tmp_path, "demo")
+    go(LoopConfig(source=source, out=tmp_path / "loop", max_rows=20), mind=LightMind())
+    with stand_in() as server:
+        config = {"source": source, "out": tmp_path / "loop", "ollama": True}
+        with pytest.raises(OllamaError):
+            go(LoopConfig(**config, ollama_host="http://127.0.0.1:9"), mind=LightMind())
+        Registry().rollback("agent")
+        done = go(LoopConfig(**config, ollama_host=server.url), mind=LightMind())
+        assert done.deployed == "" and done.in_use == "agent@1" and not server.models
 
 
 def test_other_questions_in_the_same_file_are_asked_again(tmp_path):
