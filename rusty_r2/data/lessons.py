@@ -6,7 +6,7 @@ recurrent model would rather know a few hundred names by heart than carry an unk
 its reply. Here every name is made of any words of the tokenizer, so nothing can be known by heart: `chmod +x
 quark_Lantern7.sh` can only be copied. The requests are none of the gym's families; what a lesson asks for
 is in lessons.toml: one line for what is said, one for what is done. The other lessons are refusals.py,
-programs.py, talk.py and everyday.py; `SHARES` says how much of each.
+programs.py, talk.py, everyday.py and scripts.py; `SHARES` says how much of each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from string import Template
 from typing import Any
 
 from rusty_r2.agent.prompt import SYSTEM
-from rusty_r2.data import everyday, programs, refusals, talk
+from rusty_r2.data import everyday, programs, refusals, scripts, talk
 from rusty_r2.data.episode import Episode, Turn, say
 from rusty_r2.data.names import Namer, vocabulary
 from rusty_r2.protocol import Action, Cmd, Edit, Msg
@@ -157,5 +157,6 @@ SHARES: tuple[tuple[Callable[[Namer], Episode], int], ...] = (
     (talk.talk, 4),
     (talk.tool, 2),
     (everyday.everyday, 30),
+    (scripts.script, 8),
 )
 """how often each kind of lesson comes"""
