@@ -6,16 +6,38 @@ Loaded by its path (`tests/export/ollama_standin.py` shows how), because tests a
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Server(ThreadingHTTPServer):
-    daemon_threads = True
+    """Closed, it has hung up on every client and no thread or socket of it is left."""
+
+    daemon_threads = False
 
     def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(("127.0.0.1", 0), handler)
+        self._clients: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def process_request(self, request, client_address) -> None:
+        with self._lock:
+            self._clients.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request) -> None:
+        with self._lock:
+            self._clients.discard(request)
+            super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        with self._lock:
+            for client in self._clients:
+                with suppress(OSError):  # it has gone by itself
+                    client.shutdown(socket.SHUT_RDWR)
+        super().server_close()
 
     @property
     def url(self) -> str:

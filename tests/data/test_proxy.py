@@ -70,6 +70,7 @@ def serving(tmp_path):
             threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield between.server_address[1], store, between.recorder, model.server_address[1]
         between.shutdown()
+        between.settle(120)  # what is still being recorded needs the store
         model.shutdown()
     model.server_close()
 
