@@ -21,6 +21,7 @@ from typing import Any
 from rusty_r2 import files
 from rusty_r2.agent.telling import counted
 from rusty_r2.config import resolved
+from rusty_r2.errors import ConfigError
 from rusty_r2.hardware import EFFECTIVE_BATCH
 from rusty_r2.loop import demo, gathering
 from rusty_r2.loop.config import LoopConfig
@@ -74,6 +75,7 @@ def go(config: LoopConfig, *, registry: Registry | None = None, mind: Mind | Non
     registry = registry or Registry()
     mind = mind or mind_for(config, registry)
     questions(config.probes)  # a file that cannot be read is said now, not after the training
+    _check_source(config)
     with alone(config.folder):
         folder = open_round(config)
         stages = Stages(folder, _say)
@@ -119,16 +121,31 @@ def open_round(config: LoopConfig) -> Path:
     """The round that was begun and not finished, or a new one."""
     from rusty_r2.store import without_password
 
-    root = config.folder
-    found = {path.name.removeprefix("round-"): path for path in root.glob("round-*/")}
-    rounds = {int(number): path for number, path in found.items() if number.isdecimal()}
-    newest = max(rounds, default=0)
-    begun = newest in rounds and not (rounds[newest] / FINISHED).exists()
-    folder = rounds[newest] if begun else root / f"round-{newest + 1:03d}"
+    folder = _round(config.folder)
     folder.mkdir(parents=True, exist_ok=True)
     said = resolved(config) | {"store": without_password(config.store)}
     files.write(folder / "config.json", json.dumps(said, indent=2) + "\n")
     return folder
+
+
+def _round(root: Path) -> Path:
+    """The folder of the round that is due."""
+    found = {path.name.removeprefix("round-"): path for path in root.glob("round-*/")}
+    rounds = {int(number): path for number, path in found.items() if number.isdecimal()}
+    newest = max(rounds, default=0)
+    begun = newest in rounds and not (rounds[newest] / FINISHED).exists()
+    return rounds[newest] if begun else root / f"round-{newest + 1:03d}"
+
+
+def _check_source(config: LoopConfig) -> None:
+    """Before anything is made; a round that was begun has its traces already."""
+    source = config.source
+    if source is None or str(source) in demo.WORDS or source.exists() or _round(config.folder).exists():
+        return
+    raise ConfigError(
+        f"--source {source} does not exist: a folder or file of traces, or the word demo. "
+        "Type: rusty loop --source demo"
+    )
 
 
 def _asked_of_collect(config: LoopConfig) -> dict[str, Any]:

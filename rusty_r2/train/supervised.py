@@ -107,6 +107,7 @@ MAY_CHANGE = (
 def train(config: SupervisedConfig) -> Path:
     """Train, and return the run's folder."""
     _check(config)
+    _look(config.data_dir)
     need("torch", extra="train")
     from rusty_r2.train.distributed import join
     from rusty_r2.train.session import Session, choose_device
@@ -129,6 +130,17 @@ def _check(config: SupervisedConfig) -> None:
         raise ConfigError("--warmup_pct and --min_lr_ratio are parts of a whole: 0 to 1")
     if config.init and (config.resume_from_checkpoint or config.resume not in ("", "auto")):
         raise ConfigError("--init starts anew, --resume goes on: give one of them")
+
+
+def _look(data: Path) -> None:
+    """What is plainly no data is said before torch is read, which takes seconds."""
+    if not data.exists():
+        raise ConfigError(f"{data} does not exist. Make a corpus: rusty data corpus --output-dir {data}")
+    if (data / "unfinished").is_dir() and not (data / "manifest.json").exists():
+        raise ConfigError(
+            f"{data} is a corpus that was not finished. Go on with the command that began it: "
+            f"rusty data corpus --output-dir {data} and its other options"
+        )
 
 
 def where(config: SupervisedConfig) -> tuple[str, Path | None]:

@@ -70,6 +70,13 @@ def test_no_traces_is_one_line(tmp_path, capsys, monkeypatch):
     assert "holds no traces" in said and "rusty trace list" in said
 
 
+def test_a_source_that_is_not_there_makes_no_round(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["loop", "--source", "nosuch"]) == 1
+    assert "--source nosuch does not exist" in capsys.readouterr().err
+    assert not (tmp_path / "loops").exists()
+
+
 def test_too_few_traces_is_one_line(tmp_path):
     source = tmp_path / "t.jsonl"
     source.write_text(json.dumps(ExecutionTrace(user_query="q", final_response="a").to_dict()) + "\n")

@@ -341,3 +341,27 @@ def test_episodes_with_nothing_to_learn_stop_at_once(tmp_path, words):
     with pytest.raises(RustyError, match="none of .* episodes fits a row of 8 tokens"):
         train(options(path, words, tmp_path, seq_len=8))
     assert not (tmp_path / "run").exists()
+
+
+def test_what_is_plainly_no_data_is_said_before_torch_is_read(tmp_path):
+    from rusty_r2.data.corpus import Builder, CorpusConfig
+    from rusty_r2.lm.tokenizer import Tokenizer
+
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("The cat sat on the mat. " * 40)
+    asked = CorpusConfig(source=(str(tmp_path / "text"),), output_dir=tmp_path / "corpus")
+    builder = Builder(asked, Tokenizer.load(None))
+    builder.add(next(builder.blocks()))  # and killed before it is finished
+    program = (
+        "import sys; from rusty_r2 import cli\n"
+        "status = cli.main(['train', 'supervised', '--data-dir', sys.argv[1]])\n"
+        "print('torch' in sys.modules); sys.exit(status)\n"
+    )
+    for name, why in (
+        ("nosuch", "does not exist. Make a corpus"),
+        ("corpus", "was not finished. Go on with"),
+    ):
+        words = [sys.executable, "-c", program, str(tmp_path / name)]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 1 and why in done.stderr and done.stderr.count("\n") == 1
+        assert done.stdout == "False\n" and not (tmp_path / "runs").exists()
