@@ -13,6 +13,8 @@ from hypothesis import settings
 settings.register_profile("rusty", deadline=None)  # a busy machine is no fault of what is tested
 settings.load_profile("rusty")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
+    os.environ.pop(name, None)  # how the tests' own output is to look
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background; so would be our children
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if not Path("/dev/nvidiactl").exists():  # Triton reads this once, whoever imports it first
