@@ -141,13 +141,13 @@ def collect(config: CollectConfig) -> Path | str:
     wanted = parcels(config)
     for model in config.models:  # an address that leads nowhere is said before anybody plays
         open_policy(model, wanted[0].options)
-    store = TraceStore(config.store or None)
-    with open_executor(config.engine, workers=config.workers) as executor:
-        played = [trace for some in executor.map(play, wanted) for trace in some]
-    known = [trace for trace in played if trace.ended != "masked"]
-    if not known:
-        raise DataError(f"all {len(played)} episodes were cut short by the sandbox. Type: rusty doctor")
-    store.append_many(known)
+    with TraceStore(config.store or None) as store:
+        with open_executor(config.engine, workers=config.workers) as executor:
+            played = [trace for some in executor.map(play, wanted) for trace in some]
+        known = [trace for trace in played if trace.ended != "masked"]
+        if not known:
+            raise DataError(f"all {len(played)} episodes were cut short by the sandbox. Type: rusty doctor")
+        store.append_many(known)
     print(_told(config, known, len(played) - len(known)), file=sys.stderr)
     if config.output is None:
         return f"{store.where}\nnext: rusty data grpo --agent {config.models[0]}"

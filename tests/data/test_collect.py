@@ -32,7 +32,8 @@ def test_rows_know_who_said_what_and_what_it_was_worth(minds, tmp_path):
     assert [turn["role"] for turn in row["completions"][2]] == ["assistant", "tool", "assistant"]
     found = check_file(made)
     assert found.kind == "grpo" and not found.faults
-    kept = TraceStore().find(agent=idle)
+    with TraceStore() as store:
+        kept = store.find(agent=idle)
     assert {trace.trace_id for trace in kept} == set(row["trace_ids"][2:])
     assert all(trace.model and trace.task_name == row["task"] for trace in kept)
 
