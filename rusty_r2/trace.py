@@ -223,6 +223,11 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
+def by_person(trace: ExecutionTrace) -> bool:
+    """Whether a trace carries a person's label; one without a name beside it was set by hand."""
+    return trace.label is not None and (trace.manual_review or not trace.labeled_by)
+
+
 def _check(given: Mapping[str, Any]) -> None:
     nested = ("tool_calls", "reasoning_steps", "steps")
     for name, value in given.items():

@@ -20,20 +20,20 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from rusty_r2 import archive
 from rusty_r2.agent.telling import counted, headline, parts, short, tell, verdict
 from rusty_r2.data.importers import kinds
 from rusty_r2.errors import ConfigError, DataError, RustyError, StoreError
 from rusty_r2.gym.safetext import one_line
 from rusty_r2.rewards.labeler import by_doubt
-from rusty_r2.rewards.learned import LearnedReward, usual_path
-from rusty_r2.store import TraceStore
-from rusty_r2.tables import Filter
 from rusty_r2.trace import ExecutionTrace
+
+if TYPE_CHECKING:
+    from rusty_r2.store import TraceStore
+    from rusty_r2.tables import Filter
 
 Label = Literal["any", "good", "bad", "none"]
 FILES = (".jsonl", ".json", ".pkl", ".pickle")
@@ -69,6 +69,8 @@ class Narrow:
                 raise ConfigError(f"--{name} is {said!a}; say a date or a time: 2026-11-15, 2026-11-15T12:00")
 
     def wanted(self, limit: int | None, **more: Any) -> Filter:
+        from rusty_r2.tables import Filter
+
         return Filter(
             agent=self.agent or None,
             session=self.session or None,
@@ -85,7 +87,14 @@ class Narrow:
         )
 
     def open(self) -> TraceStore:
-        return TraceStore(self.store or None)
+        return store_at(self.store)
+
+
+def store_at(address: str) -> TraceStore:
+    """The store at an address, or the one in the data home."""
+    from rusty_r2.store import TraceStore
+
+    return TraceStore(address or None)
 
 
 # ── looking ─────────────────────────────────────────────────────────────────────────────────────────
@@ -129,7 +138,7 @@ class ShowConfig:
 
 def show(config: ShowConfig) -> str:
     """One trace: the request, what was done, what came back, the answer."""
-    with TraceStore(config.store or None) as store:
+    with store_at(config.store) as store:
         trace = named(store, config.trace)
     if config.json:
         return json.dumps(trace.to_dict(), indent=2)
@@ -148,7 +157,7 @@ class ReplayConfig:
 
 def replay(config: ReplayConfig) -> str:
     """One trace as it happened, part by part: any key goes on, q ends. Nothing is run again."""
-    with TraceStore(config.store or None) as store:
+    with store_at(config.store) as store:
         trace = named(store, config.trace)
     key = keys()
     for number, part in enumerate(parts(trace, lines=config.lines)):
@@ -179,7 +188,7 @@ def named(store: TraceStore, name: str) -> ExecutionTrace:
     try:
         return store.get(name)
     except StoreError:
-        ids = (row["trace_id"] for row in store.listing(Filter(limit=None)))
+        ids = (row["trace_id"] for row in store.listing(limit=None))
         found = [key for key in ids if len(name) >= 4 and key.endswith(name)]
     if len(found) == 1:
         return store.get(found[0])
@@ -222,6 +231,8 @@ def label(config: LabelConfig) -> str:
 def _sitting(config: LabelConfig) -> str:
     if config.good or config.bad or config.clear or config.note:
         raise ConfigError("--good, --bad, --clear and --note need an id. Type: rusty trace list")
+    from rusty_r2.rewards.learned import LearnedReward, usual_path
+
     with config.open() as store:
         wanted = config.wanted(None)
         waiting = store.find(replace(wanted, labeled=False) if config.label == "any" else wanted)
@@ -313,6 +324,8 @@ class ExportConfig(Narrow):
 
 def export(config: ExportConfig) -> str:
     """Write the traces that fit to a file or a folder."""
+    from rusty_r2 import archive
+
     with config.open() as store:
         count = archive.export(store, config.output, config.wanted(None))
     return f"{counted(count, 'trace')}\n{config.output}\nnext: rusty data rows --source {config.output}"
@@ -334,7 +347,7 @@ def bring_in(config: ImportConfig) -> str:
     """Turn recorded conversations into traces; what is known already is not added twice."""
     added = known = 0
     problems: list[str] = []
-    with TraceStore(config.store or None) as store:
+    with store_at(config.store) as store:
         for path in _files(config.files):
             try:
                 fresh, seen = _bring(store, path, config, problems)
@@ -371,6 +384,8 @@ def _files(given: tuple[Path, ...]) -> Iterator[Path]:
 
 def _bring(store: TraceStore, path: Path, config: ImportConfig, problems: list[str]) -> tuple[int, int]:
     if path.suffix == ".parquet":
+        from rusty_r2 import archive
+
         done = archive.load(store, path)
         problems += done.problems
         return done.added, done.known

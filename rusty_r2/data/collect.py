@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rusty_r2.agent.address import MindOptions, open_policy
 from rusty_r2.agent.policy import Policy
@@ -27,11 +27,10 @@ from rusty_r2.agent.rollout import begin, rollout
 from rusty_r2.data import rows
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.executor import Engine, open_executor
-from rusty_r2.gym import catalog
-from rusty_r2.gym.env import CodingEnv, EnvConfig
-from rusty_r2.rewards.engine import normalised
-from rusty_r2.store import TraceStore
 from rusty_r2.trace import ExecutionTrace
+
+if TYPE_CHECKING:
+    from rusty_r2.gym.env import CodingEnv
 
 STRIDE = 10_007
 """between the seeds of two parcels: more than one parcel can say"""
@@ -92,6 +91,8 @@ class Parcel:
 
 def play(parcel: Parcel) -> list[ExecutionTrace]:
     """Play every task of a parcel."""
+    from rusty_r2.gym.env import CodingEnv, EnvConfig
+
     policy = open_policy(parcel.model, parcel.options)
     try:
         with CodingEnv((), EnvConfig(max_turns=parcel.max_turns)) as env:
@@ -103,6 +104,8 @@ def play(parcel: Parcel) -> list[ExecutionTrace]:
 
 
 def _episode(policy: Policy, env: CodingEnv, parcel: Parcel, name: str) -> ExecutionTrace:
+    from rusty_r2.gym import catalog
+
     trace = begin(policy, env, task=catalog.get(name))
     played = rollout(policy, env, trace, max_turns=parcel.max_turns)
     return replace(played, agent_name=parcel.model)
@@ -110,6 +113,8 @@ def _episode(policy: Policy, env: CodingEnv, parcel: Parcel, name: str) -> Execu
 
 def parcels(config: CollectConfig) -> list[Parcel]:
     """All episodes, mind after mind; which go together does not depend on who will play them."""
+    from rusty_r2.gym import catalog
+
     levels = list(range(1, config.max_difficulty + 1))
     names = [
         task.name
@@ -138,6 +143,8 @@ def parcels(config: CollectConfig) -> list[Parcel]:
 
 def collect(config: CollectConfig) -> Path | str:
     """Let every mind play every task, keep the traces, and write the groups."""
+    from rusty_r2.store import TraceStore
+
     wanted = parcels(config)
     for model in config.models:  # an address that leads nowhere is said before anybody plays
         open_policy(model, wanted[0].options)
@@ -165,6 +172,8 @@ def groups(traces: Iterable[ExecutionTrace]) -> list[dict[str, Any]]:
 
 
 def _group(name: str, traces: Sequence[ExecutionTrace]) -> dict[str, Any]:
+    from rusty_r2.rewards.engine import normalised
+
     raw = [float(trace.reward_score or 0.0) for trace in traces]
     return {
         "prompt": rows.prompt_of(traces[0]),

@@ -23,8 +23,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rusty_r2 import files
 from rusty_r2.config import plain, resolved
 from rusty_r2.data.dedup import Seen, rank_of
@@ -125,6 +123,8 @@ class Builder:
 
     def add(self, block: list[Document]) -> None:
         """Tokenise and write one block, then note it in the journal."""
+        import numpy as np
+
         progress = self.progress
         dropped = Counter(progress.dropped)
         fresh = [document for document in block if not self._drop(document, dropped)]

@@ -13,20 +13,20 @@ The first document stays, so the answer depends on the order of documents and on
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Signature: TypeAlias = NDArray[np.uint32]
 
 SHINGLE = 8
 BANDS, ROWS = 12, 6
 BINS = BANDS * ROWS
 SHORTEST = 64
 """tokens; shorter documents are compared word for word only"""
-
-Signature = NDArray[np.uint32]
-_EDGES = np.array([-(-(bin_ << 64) // BINS) for bin_ in range(BINS)], dtype=np.uint64)
-_ENDS = np.append(_EDGES[1:], np.uint64(2**64 - 1))
 
 
 class Seen:
@@ -54,7 +54,7 @@ class Seen:
             return False
         made = signature(ids)
         for other in {self._bands[key] for key in _keys(made) if key in self._bands}:
-            if np.mean(self._signatures[other] == made) >= self.alike:
+            if (self._signatures[other] == made).mean() >= self.alike:
                 return True
         self._remember(made)
         self._fresh[1].append(made)
@@ -68,6 +68,8 @@ class Seen:
 
     def restore(self, texts: bytes, signatures: bytes) -> None:
         """Undo forgetting: the two files of `journal`."""
+        import numpy as np
+
         self._texts.update(texts[at : at + 8] for at in range(0, len(texts), 8))
         for made in np.frombuffer(signatures, "<u4").reshape(-1, BINS).astype(np.uint32):
             self._remember(made)
@@ -90,15 +92,18 @@ def rank_of(text: str) -> float:
 
 def signature(ids: NDArray[Any]) -> Signature:
     """The smallest hash of each bin, over all runs of SHINGLE tokens."""
+    import numpy as np
+
+    edges, ends = _bins()
     words = ids.astype(np.uint64)
     count = max(len(words) - SHINGLE + 1, 1)
     hashes = np.zeros(count, dtype=np.uint64)
     for shift in range(min(SHINGLE, len(words))):
         hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + words[shift : shift + count] + np.uint64(1)
     hashes = np.sort(_mix(hashes))
-    at = np.searchsorted(hashes, _EDGES)
+    at = np.searchsorted(hashes, edges)
     first = hashes[np.minimum(at, count - 1)]
-    filled = (at < count) & (first >= _EDGES) & (first < _ENDS)
+    filled = (at < count) & (first >= edges) & (first < ends)
     source = np.arange(BINS)
     full = np.flatnonzero(filled)
     source = full[np.searchsorted(full, source) % len(full)] if len(full) else source
@@ -106,7 +111,18 @@ def signature(ids: NDArray[Any]) -> Signature:
     return made
 
 
+@cache
+def _bins() -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Where each bin begins, and where it ends."""
+    import numpy as np
+
+    edges = np.array([-(-(bin_ << 64) // BINS) for bin_ in range(BINS)], dtype=np.uint64)
+    return edges, np.append(edges[1:], np.uint64(2**64 - 1))
+
+
 def _mix(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    import numpy as np
+
     hashes = (hashes ^ (hashes >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
     hashes = (hashes ^ (hashes >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
     mixed: NDArray[np.uint64] = hashes ^ (hashes >> np.uint64(33))

@@ -23,27 +23,22 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import IO, TYPE_CHECKING, Any
 
 from rusty_r2 import files
 from rusty_r2.data.episode import Episode, from_record
-from rusty_r2.data.lessons import lessons, vocabulary
 from rusty_r2.data.meter import Meter
-from rusty_r2.data.packed import Encoded, encode, pack
-from rusty_r2.data.played import asked
-from rusty_r2.data.prose import Prose, tokenised
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.executor import Processes
-from rusty_r2.gym.families import FAMILIES
-from rusty_r2.gym.families.base import How
-from rusty_r2.gym.families.words import WORDS
-from rusty_r2.gym.proof import gold
-from rusty_r2.gym.shown import Shown
 from rusty_r2.lm.documents import records
 from rusty_r2.lm.tokenizer import BOS, CONTROL, SYSTEM, Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from rusty_r2.data.packed import Encoded
+    from rusty_r2.data.prose import Prose
 
 PART = 1000
 """episodes a worker makes at a time"""
@@ -90,6 +85,8 @@ class DrillsConfig:
             raise ConfigError("--lessons and --gym are counts, not both 0; --seq-len is at least 256")
         if self.episodes is not None and (self.times < 1 or not self.episodes.is_file()):
             raise ConfigError(f"{self.episodes} must be a file, --times 1 or more. Type: rusty data episodes")
+        from rusty_r2.gym.shown import Shown
+
         Shown(self.shown_families, self.shown_wordings)  # refuses what is no share
         if not 0 < self.text_share < 1:
             raise ConfigError("--text-share is above 0 and below 1; leave out --text for no text")
@@ -169,6 +166,8 @@ class Drills:
 
     def said(self, tokenizer: Tokenizer, rows: range) -> Iterator[str]:
         """The turns and texts of some rows as text; what the system says, the same in each, is left out."""
+        import numpy as np
+
         text = self.kinds["text"]
         yield from _said(tokenizer, self.ids[rows.start : min(rows.stop, text.start)].ravel())
         windows = self.ids[max(rows.start, text.start) : rows.stop]
@@ -184,6 +183,8 @@ class Drills:
 
 
 def _said(tokenizer: Tokenizer, ids: NDArray[np.uint16]) -> Iterator[str]:
+    import numpy as np
+
     cuts = np.flatnonzero(ids < len(CONTROL))
     starts, ends = np.append(0, cuts + 1), np.append(cuts, len(ids))
     heads = np.append(BOS, ids[cuts])
@@ -193,6 +194,8 @@ def _said(tokenizer: Tokenizer, ids: NDArray[np.uint16]) -> Iterator[str]:
 
 def open_drills(folder: Path, tokenizer: Tokenizer, length: int | None = None) -> Drills:
     """The rows of a folder that was made with this tokenizer for this length, or for any."""
+    import numpy as np
+
     facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     length = int(facts.get("seq_len", 0)) if length is None else length
     for name, ours in (("tokenizer", tokenizer.fingerprint), ("seq_len", length)):
@@ -260,6 +263,8 @@ def _write(folder: Path, words: Tokenizer, config: DrillsConfig, meter: Meter) -
                 meter.show(f"{made[name].pieces:,} {name}, {made[name].tokens:,} tokens")
         _check(made)
         if config.text:
+            from rusty_r2.data.prose import Prose, tokenised
+
             meter.show("reading text")
             text = tokenised(config.text, config.tokenizer_path, pool.stream)
             _write_text(out, Prose.read(config.text, words, text), made, config)
@@ -297,6 +302,11 @@ def _check(made: dict[str, Kind]) -> None:
 
 def _make(job: _Job) -> tuple[NDArray[np.uint16], NDArray[np.bool_], int, int]:
     """One worker's part: rows, which of their tokens are learned, tokens, episodes that were too long."""
+    import numpy as np
+
+    from rusty_r2.data.lessons import lessons
+    from rusty_r2.data.packed import encode, pack
+
     config = job.config
     words, names = _words(config.tokenizer_path)
     made: Iterable[Episode]
@@ -320,6 +330,12 @@ def _make(job: _Job) -> tuple[NDArray[np.uint16], NDArray[np.bool_], int, int]:
 
 def _tasks(names: tuple[str, ...], job: _Job) -> Iterator[Episode]:
     """`count` single-action tasks, families and levels in turn."""
+    from rusty_r2.data.played import asked
+    from rusty_r2.gym.families import FAMILIES
+    from rusty_r2.gym.families.base import How
+    from rusty_r2.gym.proof import gold
+    from rusty_r2.gym.shown import Shown
+
     config = job.config
     some = Shown(config.shown_families, config.shown_wordings)
     how = How(wider=names, shown=some.wordings, judged=False)
@@ -336,6 +352,8 @@ def _tasks(names: tuple[str, ...], job: _Job) -> Iterator[Episode]:
 
 @cache
 def _words(path: Path | None) -> tuple[Tokenizer, list[str]]:
+    from rusty_r2.data.lessons import vocabulary
+
     words = Tokenizer.load(path)
     return words, vocabulary(words)
 
@@ -343,5 +361,7 @@ def _words(path: Path | None) -> tuple[Tokenizer, list[str]]:
 @cache
 def task_names(path: Path | None) -> tuple[str, ...]:
     """Words that can be a name in a task: the gym's own, and the tokenizer's of three letters or more."""
+    from rusty_r2.gym.families.words import WORDS
+
     more = (word.lower() for word in _words(path)[1] if len(word) > 2)
     return tuple(dict.fromkeys([*WORDS, *(word for word in more if not keyword.iskeyword(word))]))

@@ -26,20 +26,11 @@ from typing import Any
 
 from rusty_r2 import files
 from rusty_r2.agent.prompt import SYSTEM
-from rusty_r2.data import coding, everyday, pairs, voice
 from rusty_r2.data.dedup import digest_of
-from rusty_r2.data.drills import task_names
 from rusty_r2.data.episode import Episode, ask, from_record
-from rusty_r2.data.functions import functions
-from rusty_r2.data.lessons import lessons, vocabulary
 from rusty_r2.data.meter import Meter
 from rusty_r2.data.near import NearHeldOut, pair_of
-from rusty_r2.data.played import Chances, asked, play, repairs
-from rusty_r2.data.sources import documents_of
 from rusty_r2.errors import ConfigError, DataError
-from rusty_r2.gym import catalog
-from rusty_r2.gym.farm import cores
-from rusty_r2.gym.shown import Shown
 from rusty_r2.lm.documents import Document, files_below, is_jsonl, records
 from rusty_r2.lm.tokenizer import Tokenizer
 from rusty_r2.protocol import Msg
@@ -85,11 +76,15 @@ class EpisodesConfig:
             raise ConfigError(
                 "--count must be at least 1; --gym, --lessons, --functions and --workers 0 or more"
             )
+        from rusty_r2.gym.shown import Shown
+
         Shown(self.shown_families, self.shown_wordings)  # refuses what is no share
 
 
 def build(config: EpisodesConfig) -> str:
     """Make an episodes file."""
+    from rusty_r2.data.played import repairs
+
     pools = Pools(config.seed)
     with Meter() as meter:
         held = NearHeldOut.of([] if config.keep_near else _sources(config))
@@ -154,6 +149,14 @@ class Pools:
 
 def collect(config: EpisodesConfig, held: NearHeldOut, meter: Meter) -> Iterator[tuple[Episode, float]]:
     """Every episode that can be made, with its weight in the mix; no pair that is near what is held out."""
+    from rusty_r2.data import everyday, voice
+    from rusty_r2.data.drills import task_names
+    from rusty_r2.data.lessons import lessons, vocabulary
+    from rusty_r2.data.played import Chances, play
+    from rusty_r2.gym import catalog
+    from rusty_r2.gym.farm import cores
+    from rusty_r2.gym.shown import Shown
+
     rng = random.Random(f"{config.seed}/collect")
     some = Shown(config.shown_families, config.shown_wordings)
     playing = partial(play, seed=config.seed, workers=config.workers or cores(), chances=Chances.among(some))
@@ -197,6 +200,9 @@ def from_file(
     path: Path, rng: random.Random, held: NearHeldOut, playing: Callable[..., Iterator[Episode]]
 ) -> Iterator[tuple[Episode, float]]:
     """The episodes of one JSONL file, whatever its rows are."""
+    from rusty_r2.data import coding
+    from rusty_r2.data.played import asked
+
     origin = Origin.of(path)
     if coding.is_coding(next(records(path), {})):
         tasks = list(coding.tasks(path))
@@ -219,6 +225,8 @@ def from_row(
     row: dict[str, Any], rng: random.Random, told: set[str], origin: Origin, number: int
 ) -> Iterator[tuple[Episode, float]]:
     """The episodes of one row: a pair, a question, or an episode as it is."""
+    from rusty_r2.data import pairs
+
     source, licence = str(row.get("source") or origin.source), str(row.get("licence") or origin.licence)
     if "turns" in row:
         yield from_record({"kind": "STEPS"} | row, f"{origin.path}:{number}"), 1.0
@@ -238,6 +246,8 @@ def from_row(
 
 def question(row: Mapping[str, Any], rng: random.Random, source: str, licence: str) -> Iterator[Episode]:
     """A question and its answer in Rusty's voice; none where the answer is long."""
+    from rusty_r2.data import voice
+
     answer = re.sub(r"<<[^>]*>>", "", str(row["answer"])).strip()
     answer = re.sub(r"\n#### *(.+)$", r"\nAnswer: \1.", answer)
     if len(answer.split()) <= LONGEST:
@@ -260,6 +270,10 @@ def chats(pools: Pools, count: int, rng: random.Random) -> Iterator[Episode]:
 
 def _from_code(source: str, rng: random.Random) -> Iterator[Episode]:
     """Functions and man pages of a source, in turn as they come."""
+    from rusty_r2.data import pairs
+    from rusty_r2.data.functions import functions
+    from rusty_r2.data.sources import documents_of
+
     manuals: list[Document] = []
 
     def code() -> Iterator[Document]:

@@ -17,21 +17,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from rusty_r2 import archive
 from rusty_r2.data import rows
 from rusty_r2.data.dedup import Seen
 from rusty_r2.data.rows import Form, Report, completion_of, digest, has_words, prompt_of
 from rusty_r2.errors import ConfigError, DataError
-from rusty_r2.rewards.audit import load_rewards
-from rusty_r2.rewards.engine import RewardEngine, Score, default_rewards
-from rusty_r2.rewards.learned import by_person
-from rusty_r2.store import TraceStore
-from rusty_r2.tables import Filter
-from rusty_r2.trace import ExecutionTrace
+from rusty_r2.trace import ExecutionTrace, by_person
+
+if TYPE_CHECKING:
+    from rusty_r2.rewards.engine import RewardEngine, Score
+    from rusty_r2.store import TraceStore
 
 ALIKE = 0.8
 
@@ -66,6 +62,9 @@ class SourceConfig:
             raise ConfigError("--source and --store exclude each other")
 
     def engine(self) -> RewardEngine:
+        from rusty_r2.rewards.audit import load_rewards
+        from rusty_r2.rewards.engine import RewardEngine, default_rewards
+
         own = [reward for name in self.reward for reward in load_rewards(name)]
         return RewardEngine([*default_rewards(), *own], workers=self.workers)
 
@@ -102,6 +101,9 @@ class Judged:
 
 def gather(config: SourceConfig) -> tuple[list[ExecutionTrace], list[str]]:
     """The traces asked for, and one line for each thing that was no trace."""
+    from rusty_r2 import archive
+    from rusty_r2.store import TraceStore
+
     if config.source is None:
         with TraceStore(config.store or None) as store:
             traces, problems = _of_agent(store, config.agent), []
@@ -121,7 +123,7 @@ def gather(config: SourceConfig) -> tuple[list[ExecutionTrace], list[str]]:
 
 
 def _of_agent(store: TraceStore, agent: str) -> list[ExecutionTrace]:
-    return store.find(Filter(agent=agent or None, limit=None, newest_first=False))
+    return store.find(agent=agent or None, limit=None, newest_first=False)
 
 
 def judge(traces: Iterable[ExecutionTrace], engine: RewardEngine, *, show: bool = False) -> list[Judged]:
@@ -219,6 +221,8 @@ def words_of(trace: ExecutionTrace) -> str:
 
 
 def _word_ids(trace: ExecutionTrace) -> Any:
+    import numpy as np
+
     text = f"{trace.user_query}\n{completion_of(trace, 'plain')}"
     return np.array([zlib.crc32(word.encode("utf-8", "replace")) for word in text.split()], np.uint64)
 

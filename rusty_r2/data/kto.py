@@ -21,8 +21,7 @@ from rusty_r2.data import rows
 from rusty_r2.data.judged import ALIKE, Judged, SourceConfig, distinct, gather, judge, usable, write_rows
 from rusty_r2.data.rows import Form, Report, Text
 from rusty_r2.rewards.engine import RewardEngine
-from rusty_r2.rewards.learned import by_person
-from rusty_r2.trace import ExecutionTrace
+from rusty_r2.trace import ExecutionTrace, by_person
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rusty_r2.agent.collector import store_path
 from rusty_r2.data import dpo, grpo, kto, sft
 from rusty_r2.data.checkpoints import CheckpointLoader
 from rusty_r2.data.grpo import GRPODatasetBuilder, GRPOExample
 from rusty_r2.data.judged import Judged, SourceConfig, gather, judge, write_rows
 from rusty_r2.data.kto import KTODatasetBuilder, KTOExample
 from rusty_r2.rewards.engine import RewardEngine
-from rusty_r2.store import TraceStore
-from rusty_r2.tables import Filter
 from rusty_r2.trace import ExecutionTrace
 
 RowKind = Literal["kto", "grpo", "sft", "dpo"]
@@ -73,6 +70,9 @@ class DatasetPipeline:
     def __init__(
         self, agent_name: str, storage_path: str | Path | None = None, system_prompt: str = ""
     ) -> None:
+        from rusty_r2.agent.collector import store_path
+        from rusty_r2.store import TraceStore
+
         self.agent_name = agent_name
         self.system_prompt = system_prompt
         self.reward_engine = RewardEngine()
@@ -87,8 +87,8 @@ class DatasetPipeline:
 
     def collect_all_traces(self, include_checkpoints: bool = True) -> list[ExecutionTrace]:
         """Traces of this agent or of none in particular, and those of its checkpoints; each once."""
-        found = self.store.find(Filter(agent=self.agent_name, limit=None, newest_first=False))
-        found += self.store.find(Filter(agent="", limit=None, newest_first=False))
+        found = self.store.find(agent=self.agent_name, limit=None, newest_first=False)
+        found += self.store.find(agent="", limit=None, newest_first=False)
         if include_checkpoints:
             found += [trace.redacted() for trace in self.loader.load_all_traces()]
         return list({trace.trace_id: trace for trace in reversed(found)}.values())[::-1]
@@ -107,7 +107,7 @@ class DatasetPipeline:
 
     def get_unlabeled_for_review(self, limit: int = 50) -> list[ExecutionTrace]:
         """Traces of this agent that nobody labelled, newest first."""
-        return self.store.find(Filter(agent=self.agent_name, labeled=False, limit=limit))
+        return self.store.find(agent=self.agent_name, labeled=False, limit=limit)
 
     def label_trace(self, trace_id: str, label: bool, notes: str = "") -> None:
         """A person's verdict."""
@@ -117,7 +117,7 @@ class DatasetPipeline:
         """What is in the store, and what the last rows were made of."""
         return {
             "agent_name": self.agent_name,
-            "traces": self.store.statistics(Filter(agent=self.agent_name)),
+            "traces": self.store.statistics(agent=self.agent_name),
             "checkpoints": self.loader.get_training_statistics(),
             "kto": self.kto_builder.report.counts,
             "grpo": self.grpo_builder.report.counts,

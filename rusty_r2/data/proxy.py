@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rusty_r2.agent.plain import count, text
@@ -31,8 +31,10 @@ from rusty_r2.agent.telling import counted
 from rusty_r2.data.conversation import content_id
 from rusty_r2.data.importers import openai
 from rusty_r2.errors import ConfigError
-from rusty_r2.store import TraceStore
 from rusty_r2.trace import ExecutionTrace, now
+
+if TYPE_CHECKING:
+    from rusty_r2.store import TraceStore
 
 LARGEST = 64 * 2**20
 """bytes of a request, and of an answer that is still recorded"""
@@ -60,6 +62,8 @@ class ProxyConfig:
 
 def proxy(config: ProxyConfig) -> str:
     """Listen until Ctrl-C, and keep every run that passes."""
+    from rusty_r2.store import TraceStore
+
     with TraceStore(config.store or None) as store, Proxy(config, store) as server:
         print(f"listening on {server.url} for {config.to}; Ctrl-C ends", flush=True)
         with contextlib.suppress(KeyboardInterrupt):

@@ -22,16 +22,19 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rusty_r2 import __version__, files
 from rusty_r2.config import plain
 from rusty_r2.errors import MissingExtra, RustyError
-from rusty_r2.eval import code, commands, contamination, picture, safety, table
+from rusty_r2.eval import picture, table
 from rusty_r2.eval.figures import Figure, absent
 from rusty_r2.eval.job import EvalConfig, Job, take
 from rusty_r2.eval.mind import open_mind
 from rusty_r2.executor import WorkerError, follow
+
+if TYPE_CHECKING:
+    from rusty_r2.eval import contamination
 
 LONG = ("gym", "commands", "code", "actions", "text", "safety")
 """measures that may run beside others, the longest first; speed is measured alone"""
@@ -101,6 +104,8 @@ def _measured(job: Job, name: str) -> list[Figure]:
 
 def seen_in_training(config: EvalConfig) -> Sequence[Figure]:
     """How much of what is measured stands in the training data, set by set; which items, in samples/."""
+    from rusty_r2.eval import contamination
+
     path = config.out / "samples" / "contamination.jsonl"
     held = held_out(config)
     seen = contamination.overlap(held, config.trained_on)
@@ -116,6 +121,8 @@ def seen_in_training(config: EvalConfig) -> Sequence[Figure]:
 
 def held_out(config: EvalConfig) -> dict[str, list[contamination.Item]]:
     """The items of every set that is measured and has words of its own."""
+    from rusty_r2.eval import code, commands, safety
+
     found: dict[str, list[contamination.Item]] = {}
     if "commands" in config.measures:
         for name in commands.SETS:

@@ -22,10 +22,9 @@ import tyro
 
 from rusty_r2 import __version__, files
 from rusty_r2.errors import CheckpointError, ConfigError, RustyError
-from rusty_r2.export import compare, contents
+from rusty_r2.export import contents
 from rusty_r2.export.contents import Contents, Finding
 from rusty_r2.export.source import Source
-from rusty_r2.lm.llama import Llama
 from rusty_r2.run import LINEAGE, noted
 
 ALONE = ("file", "header", "words", "types", "weights")
@@ -137,6 +136,8 @@ def check(
     ):
         findings += _running(path, source, found.quantization, positions, text)
         if tasks:
+            from rusty_r2.export import compare
+
             played = base or f"hf:{source.folder}"
             findings.append(_answered("tasks", lambda: compare.tasks(path, played, tasks)))
     else:
@@ -182,6 +183,9 @@ def _learned(source: Source) -> list[Finding]:
 
 def _running(path: Path, source: Source, quantization: str, positions: int, text: str) -> list[Finding]:
     """The file in llama.cpp."""
+    from rusty_r2.export import compare
+    from rusty_r2.lm.llama import Llama
+
     try:
         llama = Llama(path, context=min(2048, int(source.config["max_position_embeddings"])))
     except RustyError as error:

@@ -17,13 +17,15 @@ import socket
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from rusty_r2.errors import ConfigError
 from rusty_r2.lm import smollm2
-from rusty_r2.lm.llama import Llama
+
+if TYPE_CHECKING:
+    from rusty_r2.lm.llama import Llama
 
 KEY = "RUSTY_API_KEY"
 """environment variable with the key, so that it need not stand in the history of a shell"""
@@ -77,6 +79,8 @@ def start(config: ServeConfig) -> Llama:
         raise ConfigError("--context and --parallel are 1 or more, --threads 0 or more, --port below 65536")
     _free(config.host, config.port)
     options: dict[str, Any] = {"host": config.host, "port": config.port, "name": config.name, "key": key}
+    from rusty_r2.lm.llama import Llama
+
     return Llama(
         path, context=config.context, parallel=config.parallel, threads=config.threads or None, **options
     )

@@ -22,9 +22,6 @@ from functools import cache
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from rusty_r2.errors import TaskError
 from rusty_r2.gym.env import TASKS, CodingEnv, EnvConfig
@@ -196,6 +193,9 @@ class CheckConfig:
 
 def check(config: CheckConfig) -> str | None:
     """Prove that every task can be solved, is not solved yet, and gives nothing away."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     chosen = list(_chosen(config))
     env = EnvConfig(level=config.level)
     found: list[tuple[Task, list[str]]] = []
@@ -235,6 +235,9 @@ def _chosen(config: CheckConfig) -> Iterator[Task]:
 
 
 def _report(found: list[tuple[Task, list[str]]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     tried, failed = Counter[str](), Counter[str]()
     for task, problems in found:
         tried[task.family] += 1

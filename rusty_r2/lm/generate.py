@@ -13,12 +13,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rusty_r2.errors import CheckpointError, ConfigError
-from rusty_r2.lm.engine import Engine
-from rusty_r2.lm.sampling import Sampling
 from rusty_r2.lm.tokenizer import BOS, VOCAB, Tokenizer
+
+if TYPE_CHECKING:
+    from rusty_r2.lm.engine import Engine
+    from rusty_r2.lm.sampling import Sampling
 
 QUANTIZATION = {"none": "fp32", "8bit": "int8", "4bit": "int4"}
 
@@ -61,6 +63,8 @@ class GenerateConfig:
 
 def generate(config: GenerateConfig) -> str | None:
     """Write text; the last line says how fast."""
+    from rusty_r2.lm.sampling import Sampling
+
     sampling = Sampling(
         config.temperature, config.top_k, config.top_p, config.repetition_penalty, config.seed
     )
@@ -93,6 +97,8 @@ def generate(config: GenerateConfig) -> str | None:
 
 def load(config: GenerateConfig) -> Engine:
     """The engine that the options ask for."""
+    from rusty_r2.lm.engine import Engine
+
     weights = QUANTIZATION.get(config.quantization, "auto")
     if config.compile:
         from rusty_r2.lm.engine_torch import TorchModel

@@ -16,15 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from rusty_r2 import files
-from rusty_r2.data import dpo, grpo, kto, rows, sft
+from rusty_r2.data import rows
 from rusty_r2.data.episode import Episode
 from rusty_r2.data.judged import Judged, SourceConfig, gather, judge
 from rusty_r2.errors import DataError, ProtocolError
 from rusty_r2.loop.stages import Made
 from rusty_r2.protocol import parse
-from rusty_r2.rewards.base import RewardResult
-from rusty_r2.rewards.engine import Score
-from rusty_r2.store import TraceStore, without_password
 from rusty_r2.trace import ExecutionTrace
 
 TRACES, JUDGED = "traces.jsonl", "judged.jsonl"
@@ -36,6 +33,7 @@ def play(folder: Path, address: str, count: int, store: str, agent: str, seed: i
     from rusty_r2.agent.rollout import begin, rollout
     from rusty_r2.gym import catalog
     from rusty_r2.gym.env import CodingEnv
+    from rusty_r2.store import TraceStore
 
     kept = folder / "played.txt"
     known = set(kept.read_text().split("\n")) if kept.exists() else set()
@@ -54,6 +52,8 @@ def play(folder: Path, address: str, count: int, store: str, agent: str, seed: i
 
 def collect(folder: Path, source: SourceConfig, *, least: int) -> Made:
     """Freeze the traces of this round."""
+    from rusty_r2.store import without_password
+
     traces, problems = gather(source)
     if len(traces) < least:
         raise DataError(
@@ -135,6 +135,8 @@ def make_rows(folder: Path, traces: Path, judged: Path, asked: RowsAsked) -> Mad
 
 
 def _rows(known: Sequence[Judged], asked: RowsAsked) -> tuple[list[Any], rows.Report]:
+    from rusty_r2.data import dpo, grpo, kto, sft
+
     shared = {name: getattr(asked.source, name) for name in SourceConfig.__dataclass_fields__}
     if asked.method == "kto":
         builder = kto.make_builder(kto.KTORowsConfig(**shared))
@@ -153,6 +155,8 @@ def make_episodes(folder: Path, traces: Path, judged: Path, asked: RowsAsked, *,
     """Good traces as episodes for our own model; only what speaks the protocol can be one.
 
     PPO learns in the gym and does without (`needed` False)."""
+    from rusty_r2.data import sft
+
     shared = {name: getattr(asked.source, name) for name in SourceConfig.__dataclass_fields__}
     wanted = sft.SFTRowsConfig(**shared, max_examples=asked.max_rows)
     good, report = sft.sft_rows(read_judged(traces, judged), wanted)
@@ -164,14 +168,17 @@ def make_episodes(folder: Path, traces: Path, judged: Path, asked: RowsAsked, *,
             report.left_out["not in the protocol"] += 1
         else:
             episodes.append(made)
-    if needed and not episodes:
+    kept = sum(one.split == "train" for one in episodes)
+    if needed and not kept:
+        away = f"all {len(episodes)} are held out by --eval-share" if episodes else "none"
         raise DataError(
-            "no good trace speaks the protocol: nothing to train our own model on. Type: rusty trace list"
+            f"good traces that speak the protocol: {away}; nothing to train our own model on. "
+            "Type: rusty trace list"
         )
     path = files.write(folder / "episodes.jsonl", "".join(one.to_json() + "\n" for one in episodes))
     facts = {
-        "rows": len(episodes),
-        "held out": 0,
+        "rows": kept,
+        "held out": len(episodes) - kept,
         "left out": dict(report.left_out),
         "counts": {},
         "notes": [],
@@ -202,6 +209,9 @@ def read_traces(path: Path) -> list[ExecutionTrace]:
 
 def read_judged(traces: Path, judged: Path) -> list[Judged]:
     """The traces with the judgement that the stage before gave them."""
+    from rusty_r2.rewards.base import RewardResult
+    from rusty_r2.rewards.engine import Score
+
     by_id = {trace.trace_id: trace for trace in read_traces(traces)}
     found = []
     for line in judged.read_text(encoding="utf-8").splitlines():

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rusty_r2.errors import DataError
-from rusty_r2.rewards.learned import LearnedReward
-from rusty_r2.store import TraceStore
-from rusty_r2.tables import Filter
 from rusty_r2.trace import ExecutionTrace
+
+if TYPE_CHECKING:
+    from rusty_r2.rewards.learned import LearnedReward
+    from rusty_r2.store import TraceStore
 
 WHO = "learned"
 """the name beside its labels"""
@@ -40,9 +42,12 @@ class LearnConfig:
 
 def learn(config: LearnConfig) -> str:
     """Learn from the labels in the store, and label what is left where asked to."""
+    from rusty_r2.rewards.learned import LearnedReward
+    from rusty_r2.store import TraceStore
+
     with TraceStore(config.store or None) as store:
         reward = LearnedReward(config.output)
-        labelled = store.each(Filter(agent=config.agent or None, labeled=True, limit=None))
+        labelled = store.each(agent=config.agent or None, labeled=True, limit=None)
         report = reward.learn_from_traces(labelled, config.min_examples)
         if not report.learned:
             raise DataError(f"{store.where}: {report}")
@@ -64,7 +69,7 @@ class Labelled:
 
 def label_unlabelled(store: TraceStore, reward: LearnedReward, *, agent: str = "") -> Labelled:
     """Give every unlabelled trace a label, unless the reward abstains."""
-    waiting = store.find(Filter(agent=agent or None, labeled=False, limit=None, newest_first=False))
+    waiting = store.find(agent=agent or None, labeled=False, limit=None, newest_first=False)
     good = bad = 0
     for trace in waiting:
         result = reward(trace)

@@ -27,7 +27,7 @@ from rusty_r2.config import home
 from rusty_r2.errors import DataError
 from rusty_r2.rewards import classifier
 from rusty_r2.rewards.base import BaseReward, RewardResult, nothing
-from rusty_r2.trace import ExecutionTrace
+from rusty_r2.trace import ExecutionTrace, by_person
 
 RIGHT = 0.9
 """share of the answers given that must be right; where that cannot be had, it abstains"""
@@ -65,11 +65,6 @@ class LearningReport:
             f"(always the same answer: {self.baseline:.2f}), calibration error {self.calibration_error:.2f}; "
             f"abstains {abstains}, answers {self.coverage:.0%} with accuracy {self.accuracy_covered:.2f}"
         )
-
-
-def by_person(trace: ExecutionTrace) -> bool:
-    """Whether a trace carries a person's label; one without a name beside it was set by hand."""
-    return trace.label is not None and (trace.manual_review or not trace.labeled_by)
 
 
 def usual_path() -> Path:

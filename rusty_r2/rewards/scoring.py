@@ -10,12 +10,14 @@ A trace on which the sandbox broke, or to which no reward applies, is left witho
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rusty_r2.errors import DataError
 from rusty_r2.rewards.audit import load_rewards
 from rusty_r2.rewards.engine import RewardEngine, default_rewards
-from rusty_r2.store import TraceStore
-from rusty_r2.tables import Filter
+
+if TYPE_CHECKING:
+    from rusty_r2.store import TraceStore
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class ScoreConfig:
 
 def score(config: ScoreConfig) -> str:
     """Judge the traces of the store, and keep each reward with its parts."""
+    from rusty_r2.store import TraceStore
+
     own = [reward for name in config.reward for reward in load_rewards(name)]
     engine = RewardEngine([*default_rewards(), *own])
     with TraceStore(config.store or None) as store:
@@ -45,7 +49,7 @@ def score_store(
     store: TraceStore, engine: RewardEngine, *, agent: str = "", again: bool = False
 ) -> tuple[int, int]:
     """Judge and keep; returns how many have a reward now, and how many got none."""
-    found = store.each(Filter(agent=agent or None, limit=None, newest_first=False))
+    found = store.each(agent=agent or None, limit=None, newest_first=False)
     traces = [trace for trace in found if again or trace.reward_score is None]
     kept = 0
     for trace, result in zip(traces, engine.score_all(traces), strict=True):

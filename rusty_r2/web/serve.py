@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rusty_r2.errors import ConfigError, StoreError, need
-from rusty_r2.store import TraceStore
 
 if TYPE_CHECKING:
     import uvicorn
@@ -60,6 +59,7 @@ class Site:
     """A page that is bound to its port. `address` is what to open; it holds the token where there is one."""
 
     def __init__(self, config: WebConfig) -> None:
+        from rusty_r2.store import TraceStore
         from rusty_r2.web.guard import Keys, is_loopback
 
         self.store = TraceStore(_existing(config.store))

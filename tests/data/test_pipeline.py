@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from rusty_r2.data.pipeline import DatasetPipeline, RowsConfig, build, store_path
+from rusty_r2.agent.collector import store_path
+from rusty_r2.data.pipeline import DatasetPipeline, RowsConfig, build
 from rusty_r2.data.validate import check_file
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.rewards.redteam import CHEATS, REQUESTS, failing, honest
