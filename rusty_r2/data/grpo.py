@@ -5,9 +5,9 @@
     GRPODatasetBuilder().build_dataset(traces)    the same in code
 
 A group is made of recorded traces with exactly the same prompt (and task); nothing is invented to fill it.
+A trace that no reward applies to is left out of its group; a person's label counts as a reward of 1 or 0.
 `rewards` are normalised within the group; `raw_rewards`, `advantages` (raw minus the group's mean), reward
-parts and trace ids stand beside them. A person's label counts as a reward of 1 or 0.
-Larger groups become several rows of at most `num_completions`, so nothing is thrown away.
+parts and trace ids stand beside them. Larger groups become several rows of at most `num_completions`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from rusty_r2.data import rows
 from rusty_r2.data.judged import ALIKE, Judged, SourceConfig, distinct, gather, judge, usable, write_rows
 from rusty_r2.data.rows import Form, Report, Text
 from rusty_r2.rewards.engine import RewardEngine, group_totals, normalised
-from rusty_r2.rewards.learned import by_person
-from rusty_r2.trace import ExecutionTrace, new_id
+from rusty_r2.trace import ExecutionTrace, by_person, new_id
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class GRPODatasetBuilder:
     def build_example_from_group(self, prompt: str, traces: Sequence[ExecutionTrace]) -> GRPOExample | None:
         """The row of one group; None where no trace of it has an answer. `prompt` is the request's text."""
         asked = [replace(trace, user_query=prompt) for trace in traces]
-        kept = usable(judge(asked, self.reward_engine), Report())
+        kept = comparable(judge(asked, self.reward_engine), Report())
         return self._example(kept) if kept else None
 
     def build_dataset(
@@ -143,7 +142,7 @@ class GRPODatasetBuilder:
 
     def groups(self, judged: Sequence[Judged], report: Report) -> list[list[Judged]]:
         """Judged traces of one prompt together, duplicates gone, in a fixed order."""
-        kept = usable(judged, report)
+        kept = comparable(judged, report)
         by_prompt: dict[str, list[Judged]] = {}
         for one in kept:
             prompt = rows.prompt_of(one.trace, "conversational", self.system_prompt)
@@ -226,6 +225,14 @@ class GRPODatasetBuilder:
             self.report.notes.append(
                 f"{told['flat']:,} rows are flat (all rewards equal): they teach nothing"
             )
+
+
+def comparable(judged: Iterable[Judged], report: Report) -> list[Judged]:
+    """Those of the usable ones whose worth is known: nobody knows whether another is above a failed try."""
+    kept = usable(judged, report)
+    if unknown := sum(one.value is None for one in kept):
+        report.left_out["no reward applies"] += unknown
+    return [one for one in kept if one.value is not None]
 
 
 def raw_rewards(group: Sequence[Judged]) -> list[float]:

@@ -47,7 +47,7 @@ class LoopConfig:
     balance: bool = True
     """KTO: as many good rows as bad ones"""
     eval_share: float = 0.2
-    """share of the tasks kept out of training"""
+    """share of the tasks kept out of training; our own model is not measured on them, only in the gym"""
     max_steps: int = 0
     """training steps (PPO: replies); 0: what the method would do"""
     learning_rate: float = 0.0

@@ -58,6 +58,28 @@ def test_a_row_keeps_the_prompt_and_every_number(tmp_path):
     assert builder().load_dataset(path)[0].to_dict() == example.to_dict()
 
 
+class Choosy(Rated):
+    """Has no opinion of some answers."""
+
+    def compute(self, trace):
+        return RewardResult(None, False) if "shrug" in trace.final_response else super().compute(trace)
+
+
+def test_what_no_reward_applies_to_is_left_out_of_its_group():
+    """Its place would be the mean, above a failed try, whoever labelled it by machine."""
+    made = GRPODatasetBuilder(RewardEngine([Choosy()]))
+    known = group(0.2, 0.9, 0.7)
+    shrugs = group("shrug", "shrug", start=7, label=True, labeled_by="learned")
+    (example,) = made.build_dataset(known + shrugs)
+    assert example.raw_rewards == [0.2, 0.9, 0.7] and len(example.completions) == 3
+    assert made.report.left_out == {"no reward applies": 2}
+    alone = made.build_example_from_group("Write CODE for ME", known[:2] + shrugs)
+    assert alone.raw_rewards == [0.2, 0.9]
+    people = group("shrug", start=7, label=True, labeled_by="ada", manual_review=True)
+    (example,) = made.build_dataset(known + people)
+    assert sorted(example.raw_rewards) == [0.2, 0.7, 0.9, 1.0], "a person's word is worth something"
+
+
 def test_the_documents_form_is_an_option():
     (example,) = builder(form="plain").build_dataset(group(0.2, 0.9))
     assert example.prompt == "User: Write CODE for ME"

@@ -16,7 +16,7 @@ from rusty_r2.loop import demo, gathering
 from rusty_r2.loop.config import LoopConfig
 from rusty_r2.loop.run import go, open_round
 from rusty_r2.registry import Gate, Registry, RegistryError
-from rusty_r2.trace import ExecutionTrace
+from rusty_r2.trace import ExecutionTrace, Step
 
 from .helpers import LightMind, helper, stand_in
 
@@ -53,6 +53,31 @@ def test_every_method_takes_at_most_so_many_rows(tmp_path, method):
         asked = gathering.RowsAsked(method, source, max_rows=most)
         found = gathering.make_rows(tmp_path, traces, judged, asked).facts
         assert found["rows"] + found["held out"] == 3 if most else found["rows"] > 3
+
+
+def test_what_our_own_model_does_not_learn_is_counted_as_held_out(tmp_path):
+    from rusty_r2.data.episode import read
+    from rusty_r2.protocol import Msg, render
+
+    traces = [
+        ExecutionTrace(
+            trace_id=f"t{number}", user_query=f"Say {number}", label=True, manual_review=True,
+            steps=[Step(render(Msg(f"It is {number}.")))],
+        )
+        for number in range(20)
+    ]  # fmt: skip
+    path = files.write(tmp_path / "t.jsonl", "".join(json.dumps(one.to_dict()) + "\n" for one in traces))
+    judged = gathering.reward(tmp_path, path, SourceConfig(source=path)).outputs[0]
+    for share in (0.0, 0.4):
+        source = SourceConfig(source=path, eval_share=share)
+        asked = gathering.RowsAsked("sft", source)
+        made = gathering.make_episodes(tmp_path, path, judged, asked)
+        found = {split: len(list(read(made.outputs[0], split))) for split in ("train", "dev")}
+        assert (made.facts["rows"], made.facts["held out"]) == (found["train"], found["dev"])
+        assert bool(found["dev"]) is bool(share) and sum(found.values()) == 20
+    with pytest.raises(DataError, match="all 20 are held out by --eval-share"):
+        everything = gathering.RowsAsked("sft", SourceConfig(source=path, eval_share=0.9999))
+        gathering.make_episodes(tmp_path, path, judged, everything)
 
 
 def test_a_name_stays_with_one_kind_of_model(tmp_path):
