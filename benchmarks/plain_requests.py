@@ -191,7 +191,7 @@ def asked(request: dict[str, Any], files: dict[str, str], mind: Policy) -> tuple
     """What is wrong, whether it ended by itself, and the commands on the way."""
     with tempfile.TemporaryDirectory() as name:
         before = furnish(folder := Path(name), files)
-        config = AskConfig(query=request["ask"], workspace=folder, ask="never", store=False)
+        config = AskConfig(query=(request["ask"],), workspace=folder, ask="never", store=False)
         out, way, by_itself = io.StringIO(), io.StringIO(), True
         with redirect_stdout(out), redirect_stderr(way):
             try:

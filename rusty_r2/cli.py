@@ -15,7 +15,9 @@ import math
 import os
 import re
 import sys
+from contextlib import redirect_stderr
 from dataclasses import fields
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -77,6 +79,10 @@ COMMANDS = {
     "models gc": ("rusty_r2.models:collect", "remove the weights of versions nobody needs"),
     "web": ("rusty_r2.web.serve:web", "one local page for traces, labels, runs, datasets and models"),
 }
+
+
+class Misused(RustyError):
+    """The words after a command are wrong: exit code 2."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -143,6 +149,9 @@ def _carry_out(name: str, options: list[str]) -> int:
         made = command(_parse(name, config, options))
         if made is not None:
             print(str(made).encode("utf-8", "backslashreplace").decode(), flush=True)  # odd file names
+    except Misused as error:
+        print(neutral(f"rusty {name}: {_to_help(str(error), name)}"), file=sys.stderr)
+        return 2
     except RustyError as error:
         print(neutral(f"rusty {name}: {_with_next(str(error), name)}"), file=sys.stderr)
         return 1
@@ -162,6 +171,10 @@ def _with_next(problem: str, name: str) -> str:
     """A problem that names no command to type, as one out of range does, leads to the command's help."""
     if re.search(r"[Tt]ype: |\brusty [a-z]|\bpip install ", problem):
         return problem
+    return _to_help(problem, name)
+
+
+def _to_help(problem: str, name: str) -> str:
     end = "" if problem.endswith((".", "?", "!")) else "."
     return f"{problem}{end} Type: rusty {name} --help"
 
@@ -169,7 +182,39 @@ def _with_next(problem: str, name: str) -> str:
 def _parse(name: str, config: type[Any], options: list[str]) -> Any:
     import tyro
 
-    return tyro.cli(config, args=_with_file(config, options), prog=f"rusty {name}")
+    words, said = _with_file(config, options), io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return tyro.cli(config, args=words, prog=f"rusty {name}")
+    except SystemExit as end:
+        if not end.code:  # --help
+            raise
+        raise Misused(_unknown(words, config) or _boxed(said.getvalue(), name)) from end
+
+
+def _unknown(words: list[str], config: type[Any]) -> str:
+    """What to say of the first option that there is none of, if one is."""
+    from difflib import get_close_matches
+
+    names = {field.name: f"--{field.name.replace('_', '-')}" for field in fields(config)}
+    for word in words:
+        said = _option(word).partition(".")[0]
+        if word.startswith("--") and said not in names:
+            near = get_close_matches(said, names, 1)
+            return f"there is no {word.partition('=')[0]}" + (
+                f"; did you mean {names[near[0]]}?" if near else ""
+            )
+    return ""
+
+
+def _boxed(box: str, name: str) -> str:
+    """What tyro says below the title of its box, up to the next rule, as one line."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    lines = [line.strip("│ ") for line in plain.splitlines()[1:]]
+    # where there are no letters for a box, a rule stands below the title
+    inside = dropwhile(lambda line: not line.strip("-"), lines)
+    body = " ".join(takewhile(lambda line: line.strip("╰╯─-"), inside))
+    return body.replace(f"Missing from rusty {name}:", "missing:") or "this cannot be understood"
 
 
 def _with_file(config: type[Any], options: list[str]) -> list[str]:

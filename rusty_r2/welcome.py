@@ -58,7 +58,7 @@ def demonstrate() -> None:
         (folder / "total.py").write_text(BROKEN, encoding="utf-8")
         (folder / "test_total.py").write_text(TEST, encoding="utf-8")
         print("No terminal here, so this is a scripted session in the real sandbox:\n", flush=True)
-        config = AskConfig(query="fix total.py", workspace=folder, ask="never", store=False)
+        config = AskConfig(query=("fix total.py",), workspace=folder, ask="never", store=False)
         terminal.ask(config, policy=ScriptedPolicy(*SCRIPT))
     print(f"\nnext, on a terminal: {_entrance()}rusty chat")
 

@@ -54,15 +54,34 @@ def test_help_and_version():
     assert "rusty gym check" in rusty("gym").stdout
 
 
-@pytest.mark.parametrize("words", [["--help"], ["doctor"], ["gym", "--help"], ["gym", "list", "--help"]])
-def test_light_commands_do_not_import_torch(words):
-    program = f"import sys; from rusty_r2 import cli\ntry: cli.main({words!r})\nexcept SystemExit: pass\n"
-    program += (
-        "heavy = {'torch', 'transformers', 'sqlalchemy', 'numpy'} & set(sys.modules); assert not heavy, heavy"
-    )
-    if words[:2] == ["gym", "list"]:
-        program = program.replace("'numpy'", "'none'")
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+HEAVY = {"torch", "transformers", "tokenizers", "safetensors", "sqlalchemy", "numpy", "prompt_toolkit"}
+HEAVY |= {"rich.progress", "starlette", "jinja2", "uvicorn", "gymnasium"}
+ARITHMETIC = ("export check", "export gguf", "lm bench", "train ppo")
+"""commands whose module computes with numpy itself"""
+
+
+@pytest.mark.parametrize(
+    ("words", "besides"),
+    [
+        (["--help", "doctor", "gym --help"], set()),
+        ([f"{name} --help" for name in cli.COMMANDS if name not in ARITHMETIC], set()),
+        ([f"{name} --help" for name in ARITHMETIC], {"numpy"}),
+    ],
+    ids=["doors", "commands", "arithmetic"],
+)
+def test_help_loads_nothing_heavy(words, besides):
+    program = f"""
+import contextlib, sys
+from rusty_r2 import cli
+for words in {words}:
+    with contextlib.suppress(SystemExit):
+        cli.main(words.split())
+    heavy = {HEAVY - besides} & set(sys.modules)
+    assert not heavy, (words, heavy)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("usage: ") >= len(words) - 1
 
 
 def test_wrong_usage_is_2_and_says_what_there_is():
@@ -72,7 +91,24 @@ def test_wrong_usage_is_2_and_says_what_there_is():
     )
     assert rusty("docter").stderr.endswith("Type: rusty doctor\n")
     assert "rusty trace label" in rusty("trace", "lable").stderr
-    assert rusty("doctor", "--colour", "blue").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--name a --tmes 3", "there is no --tmes; did you mean --times?"),
+        ("--tmes=3", "there is no --tmes; did you mean --times?"),
+        ("--name a --zzz blue", "there is no --zzz."),
+        ("--name a --times x", "Error parsing --times: invalid literal for int() with base 10: 'x'."),
+        ("--name a --times", "Missing value for argument '--times'. Expected 1 values."),
+        ("--name a b", "Unrecognized options: b."),
+        ("--times 3", "missing: --name STR who (required)."),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_2(toy_command, capsys, options, said):
+    assert cli.main(["toy", *options.split()]) == 2
+    told = capsys.readouterr()
+    assert told.err == f"rusty toy: {said} Type: rusty toy --help\n" and told.out == ""
 
 
 def test_doctor_speaks_to_people_and_to_scripts():

@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,7 +33,7 @@ from rusty_r2.agent.screen import Screen
 from rusty_r2.agent.telling import counted
 from rusty_r2.agent.workspace import LIMITS, Workspace
 from rusty_r2.config import home
-from rusty_r2.errors import ConfigError, ContextFull, PolicyError, RustyError
+from rusty_r2.errors import ConfigError, ContextFull, PolicyError, RustyError, SandboxError
 from rusty_r2.gym.safetext import one_line
 from rusty_r2.protocol import MAX_REPLY
 from rusty_r2.trace import ExecutionTrace, new_id
@@ -72,8 +72,8 @@ class ChatConfig(MindOptions):
 
 @dataclass(frozen=True)
 class AskConfig(ChatConfig):
-    query: Annotated[str, tyro.conf.Positional] = "-"
-    """what is wanted; - reads it from standard input"""
+    query: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """what is wanted, in quotes or word by word; nothing, or -, reads it from standard input"""
     json: bool = False
     """print the whole trace as one JSON object"""
 
@@ -95,9 +95,10 @@ def chat(config: ChatConfig, *, score: Scorer | None = None, policy: Policy | No
 def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None = None) -> None:
     """One request, one answer on standard output; what was done on the way goes to standard error.
 
-    PolicyError where there is no answer, also after its trace was printed."""
-    piped = config.query == "-" and not sys.stdin.isatty()
-    query = sys.stdin.read().strip() if piped else config.query.strip()
+    PolicyError where there is no answer, also after its trace was printed; SandboxError where what was
+    done could not be kept."""
+    piped = config.query in ((), ("-",)) and not sys.stdin.isatty()
+    query = (sys.stdin.read() if piped else " ".join(config.query)).strip()
     if query in ("", "-"):
         raise ConfigError('nothing was asked. Type: rusty ask "who are you?"')
     screen = Screen(live=False, out=sys.stderr if config.json else None)
@@ -116,6 +117,9 @@ def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None
         raise PolicyError(
             f"no answer: {trace.ended} after {steps}. Ask in other words, or talk it over: rusty chat"
         )
+    if talk.place.left:
+        who = f"To see who may write there, type: ls -ld {talk.place.folder}"
+        raise SandboxError(f"not kept: {', '.join(talk.place.left)}. {who}")
 
 
 @contextmanager
@@ -129,16 +133,15 @@ def opened(config: ChatConfig, screen: Screen, score: Scorer | None, policy: Pol
     with Workspace(
         config.workspace, allow=config.allow, approval=Approval(config.ask), watcher=screen,
         limits=limits, level=config.level,
-    ) as place:  # fmt: skip
+    ) as place, ExitStack() as closing:  # fmt: skip
         place.dry = config.dry
+        # before the mind: a home that cannot be written is said before a kernel is compiled for it
+        store = closing.enter_context(TraceStore(config.store_url or None)) if config.store else None
         mind = policy or open_policy(config.model, config)
-        store = TraceStore(config.store_url or None) if config.store else None
         talk = Talk(mind, place, screen, store=store, config=config, score=score)
         try:
             yield talk
         finally:
-            if store is not None:
-                store.close()
             if policy is None:
                 getattr(talk.policy, "close", lambda: None)()
 

@@ -95,6 +95,8 @@ class Workspace(Closing):
         self.journal = Journal(self.folder)
         self.cancel = threading.Event()
         """set it to end the command that runs now"""
+        self.left: list[str] = []
+        """what the newest action changed that could not be kept, with the reason"""
         self.max_output, self.max_malformed = max_output, max_malformed
         self._dry, self._copies, self._malformed, self._used = False, True, 0, ""
         self._failed: tuple[Cmd | Edit, str] | None = None
@@ -141,7 +143,7 @@ class Workspace(Closing):
         if not self._dry:
             self.close()
         query = (options or {}).get("query", "")
-        self._malformed, self._failed, self._no, self._used = 0, None, None, ""
+        self._malformed, self._failed, self._no, self._used, self.left = 0, None, None, "", []
         self.cancel.clear()
         self.journal.begin(query)
         return query + self._named_files(query), {}
@@ -169,6 +171,7 @@ class Workspace(Closing):
             self._malformed = 0
             if isinstance(action, Msg):
                 return "", 0.0, True, False, self._info()
+            self.left = []
             seen, ok = self._edit(action) if isinstance(action, Edit) else self._command(action)
         except ProtocolError as error:
             return self._malformed_reply(error)
@@ -211,6 +214,7 @@ class Workspace(Closing):
             self._write(path, content)
         except (TaskError, OSError) as error:
             told = f"EDIT refused: {_why(error)}"
+            self.left = [f"{action.path} ({_why(error)})"] if getattr(error, "errno", None) else []
             self.watcher.notice(told)
             return f"SYSTEM_MSG: {told}", False
         return f"wrote {path}", True
@@ -282,7 +286,7 @@ class Workspace(Closing):
             if not answer.yes:
                 undone = f"not kept: {_some(c.path for c in changes)}"
                 return [self._told_no(answer, "did not keep what this changed", undone)]
-            left = carry_over(box, changes, self.journal, is_protected, self.limits)
+            self.left = left = carry_over(box, changes, self.journal, is_protected, self.limits)
         finally:
             self.close()
         if left:
@@ -358,13 +362,9 @@ class Workspace(Closing):
         """In a view nothing needs protection: what is carried over is looked at then."""
         try:
             return open_sandbox(
-                level=self.level,
-                workspace=self.folder,
-                mode=mode,
-                limits=self.limits,
-                protect=protect,
+                level=self.level, workspace=self.folder, mode=mode, limits=self.limits, protect=protect,
                 network="host" if self.allow == "network" else "none",
-            )
+            )  # fmt: skip
         except OSError as error:
             raise SandboxError(f"the folder cannot be opened in the sandbox: {error}") from error
 

@@ -8,6 +8,7 @@ ones are spelt out, then everything is escaped. No template switches that off, a
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +72,7 @@ class Templates:
             "short": short,
             "brief": brief,
             "lead": lead,
+            "request": request,
             "size": size,
             "number": curves.number,
             "anchor": anchor,
@@ -112,6 +114,11 @@ def spelt(text: str) -> str:
 def brief(text: str, width: int = 200) -> str:
     """On one line, the middle cut where it is long."""
     return one_line(spelt(text), width)
+
+
+def request(text: str) -> str:
+    """A request alone, without the files that were shown below it."""
+    return re.split(r"\n\n(?:FILES|CURRENT_FILE): ", text, maxsplit=1)[0]
 
 
 def lead(text: str, width: int) -> str:

@@ -1,6 +1,7 @@
 """`rusty chat` and `rusty ask` through the user's door: a real terminal, a pipe, a mind that means harm."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -244,6 +245,52 @@ def test_ask_answers_once(folder, tmp_path):
     assert trace["user_query"] == "make a" and len(trace["steps"]) == 2
     with TraceStore() as store:
         assert store.count() == 1
+
+
+def test_a_request_need_not_stand_in_quotes(folder, tmp_path):
+    words = ("--model", script(tmp_path, Msg("Rusty-R2.")), "--workspace", folder, "--json")
+    for asked in (["who are you?"], ["who", "are", "you?"]):
+        assert json.loads(rusty("ask", *asked, *words).stdout)["user_query"] == "who are you?"
+    assert json.loads(rusty("ask", *words, "who", "are", "you?").stdout)["user_query"] == "who are you?"
+    assert json.loads(rusty("ask", "-", *words, said="who?\n").stdout)["user_query"] == "who?"
+    wrong = rusty("ask", "who", "are", "you?", *words, "--no-stor")
+    assert wrong.returncode == 2 and wrong.stdout == ""
+    assert wrong.stderr == "rusty ask: there is no --no-stor; did you mean --store? Type: rusty ask --help\n"
+
+
+@needs_ns
+@pytest.mark.parametrize(
+    ("action", "left"),
+    [
+        (Edit("total.py/deep", "x"), "total.py/deep (Not a directory)"),
+        (Cmd("mkdir .git; echo x > .git/config"), ".git/config (protected)"),
+        pytest.param(
+            Cmd("rm total.py"),
+            "total.py (Permission denied)",
+            marks=pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere"),
+        ),
+    ],
+)
+def test_ask_fails_where_what_was_done_could_not_be_kept(folder, tmp_path, action, left):
+    words = ("--workspace", folder, "--ask", "never")
+    if "Permission" in left:
+        folder.chmod(0o555)
+    done = rusty("ask", "do it", "--model", script(tmp_path, action, Msg("Done.")), *words)
+    folder.chmod(0o755)
+    assert done.returncode == 1 and done.stdout == "Done.\n"
+    last = done.stderr.rstrip().split("\n")[-1]
+    assert last.startswith("rusty ask: not kept: ") and left in last
+    assert last.endswith(f"type: ls -ld {folder}")
+    again = script(tmp_path, action, Edit("a", "x"), Msg("Done otherwise."))
+    assert rusty("ask", "do it", "--model", again, *words).returncode == 0
+
+
+def test_a_home_that_cannot_be_is_said_before_the_mind_is_opened(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    home = {**os.environ, "RUSTY_HOME": str(tmp_path / "file" / "home")}
+    done = rusty("ask", "x", "--model", "script:none", "--workspace", folder, env=home)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert f"cannot make {tmp_path}/file/home: Not a directory. Set RUSTY_HOME" in done.stderr
 
 
 @needs_ns

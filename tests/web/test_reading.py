@@ -93,3 +93,13 @@ def test_whatever_types_came_from_outside_are_shown(store, serve, client):
         status, _, body = page.get(f"/trace?id=odd-{number}")
         assert status == 200, body
     assert page.get("/label")[0] == 200
+
+
+def test_a_list_shows_the_request_and_not_the_files_below_it(store, serve, client):
+    store.append(ExecutionTrace(trace_id="one", user_query="remove a.txt\n\nFILES: a.txt b.txt"))
+    store.append(ExecutionTrace(trace_id="two", user_query="mend it\n\nCURRENT_FILE: total.py\nx = 1"))
+    page = client(serve())
+    body = page.get("/traces")[2]
+    assert '<span class="query">remove a.txt</span>' in body and '<span class="query">mend it</span>' in body
+    body = page.get("/trace?id=one")[2]
+    assert "<title>remove a.txt" in body and "FILES: a.txt b.txt" in body, "the whole of it, on its own page"
