@@ -33,7 +33,9 @@ else:
 
 SOURCE = "scripts"
 SLOT = re.compile(r"\$(?:identifier|module|words|word|number|name|port|host|ip)\d*\b|@[a-z]+\d*\b")
-_TAKEN = frozenset((*dir(builtins), *keyword.kwlist, *keyword.softkwlist, *sys.stdlib_module_names, "test"))
+_SHELL = "case do done elif else esac fi function help select test then time until".split()  # noqa: SIM905
+_TAKEN = frozenset((*dir(builtins), *keyword.kwlist, *keyword.softkwlist, *sys.stdlib_module_names, *_SHELL))
+"""names that a script cannot have: those of the languages and of what it may import"""
 _SPOKEN = re.compile(r"[\w./-]+")
 
 
@@ -69,8 +71,8 @@ def script(namer: Namer) -> Episode:
     own, framed = one.get("say", ()), wordings(one)[len(one.get("say", ())) :]
     wording = rng.choice(own if own and (not framed or rng.random() < 0.3) else framed)
     names = filled(one, namer)
-    write = Phrases({}, namer)
-    request = _dressed(write(put(wording, names)), wording, namer)
+    quoted = re.sub(r"(\$words\d*)", rng.choice((r"\1", r"\1", r'"\1"', r"'\1'")), wording)
+    request = _dressed(Phrases({}, namer)(put(quoted, names)), wording, namer)
     path = put(one["file"], names)
     turns: list[Turn] = [
         ("user", request + _shown(one, request, names, namer)),
@@ -103,8 +105,10 @@ def _shown(one: dict[str, Any], request: str, names: dict[str, str], namer: Name
     if "before" in one:
         shown = put(one.get("of", one["file"]), names)
         return f"\n\nCURRENT_FILE: {shown}\n{put(one['before'], names).rstrip()}"
-    here = {put(name, names) for name in one.get("here", ())}
-    if not here & {word.strip(".,:;?!") for word in _SPOKEN.findall(request)}:
+    there = (put(name, names).partition("/") for name in one.get("here", ()))
+    here = {name + slash for name, slash, _ in there}
+    spoken = {word.strip(".,:;?!").partition("/")[0] for word in _SPOKEN.findall(request)}
+    if not spoken & {name.rstrip("/") for name in here}:
         return ""
     others = {namer.file() for _ in range(namer.rng.randint(0, 5))} - {put(one["file"], names)}
     return listed(here | {name for name in others if not name.endswith(".py")})

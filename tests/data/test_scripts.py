@@ -11,8 +11,11 @@ import json
 import os
 import random
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +87,7 @@ def test_every_wording_says_what_the_file_needs(one: dict[str, Any]) -> None:
         assert one.get("of", one["file"]) in wording, wording
     assert one["text"].count("\n") <= 14 and one["text"].endswith("\n") and one["text"] != one.get("before")
     assert not is_protected(one["file"])
-    assert "before" not in one or one.get("of", one["file"]).endswith("$module"), (
+    assert "before" not in one or one.get("of", one["file"]).endswith(("$module", ".py")), (
         "the agent shows only Python"
     )
 
@@ -95,6 +98,21 @@ def test_no_entry_stands_twice() -> None:
     said = [phrase for one in entries() for phrase in (*one.get("say", ()), *one.get("what", ()))]
     kinds = [(one["kind"], one["file"], phrase) for one in entries() for phrase in one.get("what", ())]
     assert len(kinds) == len(set(kinds)) and len(said) > 150
+
+
+class Tags(HTMLParser):
+    """Which tags are still open; the others must have been closed in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag not in ("meta", "link", "img", "br", "input", "hr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
 
 
 def sound(name: str, text: str) -> None:
@@ -109,6 +127,19 @@ def sound(name: str, text: str) -> None:
         configparser.ConfigParser().read_string(text)
     elif name.endswith(".csv"):
         assert len({len(row) for row in csv.reader(text.splitlines())}) == 1
+    elif name.endswith(".html"):
+        page = Tags()
+        page.feed(text)
+        assert page.open == []
+    elif name.endswith("Makefile") and shutil.which("make"):
+        done = subprocess.run(
+            ["make", "-n", "-f", "-"], input=text, text=True, capture_output=True, timeout=20
+        )
+        assert done.returncode == 0 or "No rule to make target" in done.stderr
+    elif name.endswith(".js") and shutil.which("node"):
+        subprocess.run(["node", "--check", "-"], input=text, text=True, check=True, capture_output=True)
+    elif name.endswith(".sql"):
+        assert sqlite3.complete_statement(text)
     elif name.endswith(".sh"):
         checked = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=20)
         assert checked.stderr == "" and text.startswith("#!")
@@ -120,7 +151,7 @@ def test_every_file_is_sound_and_every_script_runs(one: dict[str, Any]) -> None:
         names = filled(one, namer(f"{one['file']}/{seed}"))
         name = put(one["file"], names)
         sound(name, put(one["text"], names))
-        if "before" in one:
+        if "before" in one and not one.get("broken"):
             sound(put(one.get("of", one["file"]), names), put(one["before"], names))
     if one.get("outside") or not name.endswith((".py", ".sh")):
         return
@@ -149,7 +180,7 @@ def test_the_agent_shows_the_same(tmp_path: Path) -> None:
             (folder / code[1]).write_text(code[2] + "\n")
         listing = prompt.partition("\n\nFILES: ")[2].split()
         for name in listing:
-            (folder / name).write_text("")
+            (folder / name).mkdir() if name.endswith("/") else (folder / name).write_text("")
         kinds.add("code" if code else "files" if listing else "bare")
         with Workspace(folder) as place:
             assert place.reset(options={"query": request})[0] == prompt
