@@ -140,7 +140,7 @@ def _written(namer: Namer, sentences: list[Sentence]) -> tuple[str, str, set[str
 
 def _dressed(request: str, command: str, rng: random.Random) -> str:
     """As people type: with or without a capital (a name keeps its own), a full stop, a please."""
-    if rng.random() < 0.3 and request.split()[0] not in command:
+    if rng.random() < 0.3 and re.split(r"[:,;.?!]*(?:'s)?(?:\s|$)", request, maxsplit=1)[0] not in command:
         request = request[:1].upper() + request[1:]
     if request[-1] not in ".?!" and rng.random() < 0.35:
         request += rng.choice((".", ".", ".", "!", " please", " pls", ", please.", ", thanks", " now"))

@@ -64,7 +64,7 @@ class Namer:
         return word.lower() if self.rng.random() < 0.8 else word
 
     def number(self) -> str:
-        return str(self.rng.randrange(10 ** self.rng.randint(1, 5)))
+        return str(self.rng.randrange(10 ** self.rng.choice((1, 1, 2, 2, 2, 3, 4, 5))))
 
     def name(self) -> str:
         """A word, two words, a word with a number."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rusty_r2.data.everyday import RUNS, _silent, entries, everyday, played
+from rusty_r2.data.everyday import RUNS, _dressed, _silent, entries, everyday, played
 from rusty_r2.data.names import Namer, vocabulary
 from rusty_r2.data.voice import words
 from rusty_r2.eval import evaluate
@@ -112,6 +112,12 @@ def test_names_are_said_as_they_were_given():
         files = re.findall(r"(?<![\w'/*.-])[\w-]+\.[a-z]{1,4}(?![\w'/*.])", command)
         said = [name for name in files if name.lower() in known]
         assert all(name in episode.turns[1][1] for name in said), command
+
+
+@pytest.mark.parametrize("request_", ["a.sh: print it", "a.sh's lines", "a.sh, sorted", "a.sh"])
+def test_a_name_keeps_its_small_letter(request_):
+    assert {_dressed(request_, "cat a.sh", random.Random(seed))[0] for seed in range(40)} == {"a"}
+    assert {_dressed("print it", "cat a.sh", random.Random(seed))[0] for seed in range(40)} == {"p", "P"}
 
 
 def test_what_is_shown_was_really_printed():
