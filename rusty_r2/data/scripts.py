@@ -6,7 +6,8 @@ phrases stand in sentences (`frames`) of their kind, beside sentences of the ent
 is that of names.py, but in a text only known slots count: `$i` or `(a | b)` of a shell script stay as they
 are. `before` is code that is shown with the request as the agent shows it (CURRENT_FILE), `of` its name
 where another file is written; `here` are files that the request may name. `prints` (or `proof`, the lines as
-Python), `args` and `stdin` are for the tests, which run every script that needs nothing from `outside`.
+Python), `args`, `stdin` and `check` (code that goes on after the file's) are for the tests, which run every
+script that needs nothing from `outside`; code before a change may be `broken`.
 """
 
 from __future__ import annotations
@@ -64,12 +65,17 @@ def wordings(one: dict[str, Any]) -> list[str]:
     return [*one.get("say", ()), *framed]
 
 
+@cache
+def _asked() -> list[tuple[dict[str, Any], list[str]]]:
+    return [(one, wordings(one)) for one in entries()]
+
+
 def script(namer: Namer) -> Episode:
     """A request for a file and the file; in every other one also that it was written, and the last word."""
     rng = namer.rng
-    one = rng.choice(entries())
-    own, framed = one.get("say", ()), wordings(one)[len(one.get("say", ())) :]
-    wording = rng.choice(own if own and (not framed or rng.random() < 0.3) else framed)
+    one, framed = rng.choice(_asked())
+    own = one.get("say")
+    wording = rng.choice(own if own and rng.random() < 0.2 else framed)
     names = filled(one, namer)
     quoted = re.sub(r"(\$words\d*)", rng.choice((r"\1", r"\1", r'"\1"', r"'\1'")), wording)
     request = _dressed(Phrases({}, namer)(put(quoted, names)), wording, namer)
@@ -85,14 +91,24 @@ def script(namer: Namer) -> Episode:
 
 def filled(one: dict[str, Any], namer: Namer) -> dict[str, str]:
     """A name for every slot, no two alike and none that the code uses itself."""
-    parts = (one["file"], one["text"], one.get("before", ""), one.get("of", ""), *one.get("here", ()))
-    used = _TAKEN | set(re.findall(r"(?<!\$)\b[A-Za-z_]\w*", f"{one['text']}\n{one.get('before', '')}"))
+    marks = _marks((one["file"], one["text"], one.get("before", ""), one.get("of", ""), *one.get("here", ())))
+    used = _used(f"{one['text']}\n{one.get('before', '')}")
     while True:
         write = Phrases(texts(), namer)
-        names = {mark: write(mark) for mark in sorted(slots(*parts))}
+        names = {mark: write(mark) for mark in marks}
         code = [name.removesuffix(".py") for mark, name in names.items() if mark[:4] in ("$ide", "$mod")]
-        if len(set(names.values())) == len(names) and len(set(code)) == len(code) and not used & set(code):
+        if len(set(names.values())) == len(names) and len(set(code)) == len(code) and used.isdisjoint(code):
             return names
+
+
+@cache
+def _marks(parts: tuple[str, ...]) -> list[str]:
+    return sorted(slots(*parts))
+
+
+@cache
+def _used(code: str) -> frozenset[str]:
+    return _TAKEN | frozenset(re.findall(r"(?<!\$)\b[A-Za-z_]\w*", code))
 
 
 def put(text: str, names: dict[str, str]) -> str:

@@ -158,7 +158,7 @@ def test_every_file_is_sound_and_every_script_runs(one: dict[str, Any]) -> None:
     files = {put(path, names): put(text, names) for path, text in one.get("here", {}).items()}
     if "before" in one:
         files[put(one.get("of", one["file"]), names)] = put(one["before"], names)
-    files[name] = put(one["text"], names)
+    files[name] = put(one["text"] + one.get("check", ""), names)
     command = f"{'python3' if name.endswith('.py') else 'bash'} ./{name} {put(one.get('args', ''), names)}"
     with open_sandbox(at_least="landlock", limits=Limits(wall_s=10.0), files=files) as box:
         result = box.run(command, stdin=one.get("stdin", "").encode())
