@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -29,14 +29,16 @@ from rusty_r2.agent.approval import Allow, Approval, Ask
 from rusty_r2.agent.policy import Listener, Policy, Reply
 from rusty_r2.agent.prompt import conversation
 from rusty_r2.agent.rollout import begin, rollout
-from rusty_r2.agent.screen import Screen
 from rusty_r2.agent.telling import counted
-from rusty_r2.agent.workspace import LIMITS, Workspace
 from rusty_r2.config import home
 from rusty_r2.errors import ConfigError, ContextFull, PolicyError, RustyError, SandboxError
 from rusty_r2.gym.safetext import one_line
 from rusty_r2.protocol import MAX_REPLY
 from rusty_r2.trace import ExecutionTrace, new_id
+
+if TYPE_CHECKING:
+    from rusty_r2.agent.screen import Screen
+    from rusty_r2.agent.workspace import Workspace
 
 Scorer = Callable[[ExecutionTrace], str]
 """what `:reward` shows; the rewards are another room, so the door brings it"""
@@ -84,6 +86,8 @@ class Stopped(RustyError):
 
 def chat(config: ChatConfig, *, score: Scorer | None = None, policy: Policy | None = None) -> None:
     """Talk until `:q`, Ctrl-D or the end of standard input."""
+    from rusty_r2.agent.screen import Screen
+
     live = sys.stdin.isatty() and sys.stdout.isatty()
     with opened(config, Screen(live=live), score, policy) as talk:
         if live:
@@ -97,6 +101,8 @@ def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None
 
     PolicyError where there is no answer, also after its trace was printed; SandboxError where what was
     done could not be kept."""
+    from rusty_r2.agent.screen import Screen
+
     piped = config.query in ((), ("-",)) and not sys.stdin.isatty()
     query = (sys.stdin.read() if piped else " ".join(config.query)).strip()
     if query in ("", "-"):
@@ -125,6 +131,7 @@ def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None
 @contextmanager
 def opened(config: ChatConfig, screen: Screen, score: Scorer | None, policy: Policy | None) -> Iterator[Talk]:
     """A mind, a place and a store, closed again at the end."""
+    from rusty_r2.agent.workspace import LIMITS, Workspace
     from rusty_r2.store import TraceStore
 
     if min(config.max_turns, config.max_new_tokens, config.timeout) <= 0:
