@@ -340,7 +340,7 @@ def _head(one: Asked, typed: str) -> str:
     args = [f"{name}: {KINDS[kind].hint}" if typed else name for name, kind in one.program.args]
     gives = f" -> {one.hints}" if typed and one.hints else ""
     line = f"def {one.name}({', '.join(args)}){gives}:\n"
-    return line if typed != "list" else line.replace("List", "list")
+    return line if typed != "list" else line.replace("List[", "list[")
 
 
 def _file(one: Asked, head: str, doc: str, *, body: bool = True) -> str:

@@ -11,6 +11,7 @@ Single steps (`prepare_data`, `train`, `save`, `export_to_gguf`, `deploy_to_olla
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import re
@@ -57,12 +58,15 @@ class TrainingPipeline:
         data = DatasetPipeline(self.agent_name)
         out = self.output_dir / f"{self.method}.jsonl"
         examples: Sequence[Any]
-        if self.method == "kto":
-            examples = data.build_kto_dataset(out)
-        elif self.method == "grpo":
-            examples = data.build_grpo_dataset(out)
-        else:
-            raise ConfigError(f"the pipeline trains kto or grpo, not {self.method}. Type: rusty loop --help")
+        with contextlib.closing(data.store):
+            if self.method == "kto":
+                examples = data.build_kto_dataset(out)
+            elif self.method == "grpo":
+                examples = data.build_grpo_dataset(out)
+            else:
+                raise ConfigError(
+                    f"the pipeline trains kto or grpo, not {self.method}. Type: rusty loop --help"
+                )
         if len(examples) < min_examples:
             raise DataError(
                 f"{len(examples)} rows came of the traces of {self.agent_name}; {min_examples} are needed. "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rusty_r2.data.arguments import KINDS, value
@@ -108,6 +108,7 @@ def test_a_reply_is_python_with_the_function_that_was_asked_for(seed: int) -> No
 
 @settings(max_examples=200, deadline=None)
 @given(SEEDS)
+@example(236828)  # a name with List in it, beside a list[int]
 def test_examples_in_a_request_are_true(seed: int) -> None:
     request, action = program(Namer(WORDS, random.Random(seed))).turns[1][1], _made(seed)
     place: dict[str, Any] = {}
