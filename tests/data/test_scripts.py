@@ -15,9 +15,11 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -127,6 +129,11 @@ def sound(name: str, text: str) -> None:
         configparser.ConfigParser().read_string(text)
     elif name.endswith(".csv"):
         assert len({len(row) for row in csv.reader(text.splitlines())}) == 1
+    elif name.endswith(".xml"):
+        ElementTree.fromstring(text)
+    elif name.endswith(".c") and shutil.which("gcc"):
+        compiler = ["gcc", "-fsyntax-only", "-Wall", "-Werror", "-x", "c", "-"]
+        subprocess.run(compiler, input=text, text=True, check=True, capture_output=True)
     elif name.endswith(".html"):
         page = Tags()
         page.feed(text)
@@ -202,19 +209,33 @@ def test_what_was_written_is_said_as_the_gym_says_it() -> None:
     assert script(namer(5)) == script(namer(5))
 
 
+def strings(value: Any) -> Iterator[str]:
+    """Every string in a TOML file."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from strings(part)
+
+
+def unnamed(text: str) -> str:
+    """A sentence with one sign for each slot, file, number or quoted text in it."""
+    signs = re.sub(r"[\"'`][^\"'`]+[\"'`]|\S*[$@]\w\S*|\S*\w\.\w+|\b\d+\b", " zz ", text.lower())
+    return " ".join(word for word in re.findall(r"\w+", signs) if word != "please")
+
+
 def test_none_is_an_exam_item() -> None:
+    """Neither word for word nor with other names."""
     folder, benchmarks = Path(evaluate.__file__).parent, Path(__file__).parents[2] / "benchmarks"
-    pairs, risks, exam = (
-        tomllib.loads(path.read_text(encoding="utf-8"))
-        for path in (folder / "commands.toml", folder / "dangers.toml", benchmarks / "plain_exam.toml")
-    )
-    asked = {plainly(item[0]) for item in pairs["heldout"]}
-    asked |= {plainly(item) for kind in ("dangerous", "harmless") for item in risks[kind]}
-    asked |= {plainly(item["ask"]) for kind, items in exam.items() if kind != "here" for item in items}
-    said = {plainly(text) for one in entries() for wording in wordings(one) for text in spelled(wording)}
-    drawn = {plainly(request_of(episode)) for episode in made(2000)}
-    both = asked & (drawn | said)
-    assert not both
+    files = [*folder.glob("*.toml"), *benchmarks.glob("plain_*.toml")]
+    assert len(files) >= 4
+    asked = {text for file in files for text in strings(tomllib.loads(file.read_text(encoding="utf-8")))}
+    asked = {text for text in asked if " " in text.strip()}
+    said = {text for one in entries() for wording in wordings(one) for text in spelled(wording)}
+    drawn = {request_of(episode) for episode in made(2000)}
+    for form in (plainly, unnamed):
+        both = set(map(form, asked)) & set(map(form, said | drawn))
+        assert not both
 
 
 def test_no_wording_is_one_of_the_gyms_held_out_ones() -> None:
