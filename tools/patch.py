@@ -3,7 +3,7 @@
 
 FOLDER holds the new model.int8.safetensors (`quantize.save` makes one). The weights that ship stay as they
 are, so that the repository's history grows by the patch alone; an older patch is replaced. The patch is
-applied once and compared before this ends. `--step 4` more than halves it, for weights that are near to those.
+applied once and compared before this ends. `--step 4` more than halves it, for weights near to those.
 """
 
 from __future__ import annotations
