@@ -58,6 +58,11 @@ def carry_over(
     return left
 
 
+def failed(left: list[str], changes: int) -> list[str]:
+    """What of it means that the work is not done: `git init` does its own without hooks and config."""
+    return [] if len(left) < changes and all(one.endswith("(protected)") for one in left) else left
+
+
 def _holds(place: Path, path: str, protected: Callable[[str], bool]) -> bool:
     """Whether a folder that would go away or be replaced has something protected in it."""
     if place.is_symlink() or not place.is_dir():

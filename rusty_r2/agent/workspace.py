@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rusty_r2.agent.approval import YES, Allow, Answer, Approval
-from rusty_r2.agent.carry import carry_over
+from rusty_r2.agent.carry import carry_over, failed
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
 from rusty_r2.agent.protected import PROTECTED, is_protected, matters, may_show, on_disk, secrets
@@ -286,9 +286,10 @@ class Workspace(Closing):
             if not answer.yes:
                 undone = f"not kept: {_some(c.path for c in changes)}"
                 return [self._told_no(answer, "did not keep what this changed", undone)]
-            self.left = left = carry_over(box, changes, self.journal, is_protected, self.limits)
+            left = carry_over(box, changes, self.journal, is_protected, self.limits)
         finally:
             self.close()
+        self.left = failed(left, len(changes))
         if left:
             self.watcher.notice(f"not kept: {_some(left)}")
         return [f"SYSTEM_MSG: Not kept: {_some(left)}"] if left else []

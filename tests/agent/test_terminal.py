@@ -16,8 +16,8 @@ from rusty_r2.store import TraceStore
 from .conftest import snapshot
 from .terminal_driver import Terminal
 
-LEVELS = [report.name for report in probe() if report.available]
-needs_ns = pytest.mark.skipif("ns" not in LEVELS, reason="needs the sandbox level ns")
+NS = any(report.name == "ns" and report.available for report in probe())
+needs_ns = pytest.mark.skipif(not NS, reason="needs the sandbox level ns")
 DOOR = """
 import sys
 from rusty_r2 import cli
@@ -263,7 +263,7 @@ def test_a_request_need_not_stand_in_quotes(folder, tmp_path):
     ("action", "left"),
     [
         (Edit("total.py/deep", "x"), "total.py/deep (Not a directory)"),
-        (Cmd("mkdir .git; echo x > .git/config"), ".git/config (protected)"),
+        (Cmd("echo x > .vimrc"), ".vimrc (protected)"),
         pytest.param(
             Cmd("rm total.py"),
             "total.py (Permission denied)",
@@ -273,8 +273,7 @@ def test_a_request_need_not_stand_in_quotes(folder, tmp_path):
 )
 def test_ask_fails_where_what_was_done_could_not_be_kept(folder, tmp_path, action, left):
     words = ("--workspace", folder, "--ask", "never")
-    if "Permission" in left:
-        folder.chmod(0o555)
+    folder.chmod(0o555 if "Permission" in left else 0o755)
     done = rusty("ask", "do it", "--model", script(tmp_path, action, Msg("Done.")), *words)
     folder.chmod(0o755)
     assert done.returncode == 1 and done.stdout == "Done.\n"
@@ -283,6 +282,14 @@ def test_ask_fails_where_what_was_done_could_not_be_kept(folder, tmp_path, actio
     assert last.endswith(f"type: ls -ld {folder}")
     again = script(tmp_path, action, Edit("a", "x"), Msg("Done otherwise."))
     assert rusty("ask", "do it", "--model", again, *words).returncode == 0
+
+
+@needs_ns
+def test_what_is_protected_and_left_behind_is_said_where_the_rest_was_kept(folder, tmp_path):
+    mind = script(tmp_path, Cmd("echo x > .vimrc; echo y > a"), Msg("Done."))
+    done = rusty("ask", "do it", "--model", mind, "--workspace", folder, "--ask", "never")
+    assert done.returncode == 0 and "not kept: .vimrc (protected)" in done.stderr
+    assert (folder / "a").read_text() == "y\n" and not (folder / ".vimrc").exists()
 
 
 def test_a_home_that_cannot_be_is_said_before_the_mind_is_opened(folder, tmp_path):

@@ -69,8 +69,9 @@ def test_measures_taken_side_by_side_are_the_same(nano, tmp_path, capsys):
 def test_an_unknown_measure_and_a_missing_mind_are_one_line(capsys):
     assert main(["eval", "nowhere", "--measures", "safety"]) == 1
     assert "nowhere" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["eval", "rusty", "--measures", "beauty"])
+    assert main(["eval", "rusty", "--measures", "beauty"]) == 2
+    said = capsys.readouterr().err
+    assert "'beauty'" in said and said.endswith("Type: rusty eval --help\n") and said.count("\n") == 1
 
 
 def test_samples_survive_a_kill_and_other_weights_get_another_file(tmp_path):
