@@ -230,6 +230,8 @@ def _row(registry: Registry, name: str) -> tuple[str, ...]:
 
 
 def _one(registry: Registry, name: str) -> str:
+    from rusty_r2.loop.gate import OUTCOMES
+
     current = registry.current(name)
     lines = []
     for one in registry.versions(name):
@@ -239,7 +241,7 @@ def _one(registry: Registry, name: str) -> str:
         lines += [
             f"      {key}: {_short(value)}"
             for key, value in (one.lineage | one.scores).items()
-            if value and key != "outcomes"
+            if value and key != OUTCOMES
         ]
     lines.append("history:")
     for event in registry.history(name):

@@ -32,7 +32,7 @@ from rusty_r2.agent.policy import Policy, Shown
 from rusty_r2.agent.prompt import SYSTEM, conversation
 from rusty_r2.agent.rollout import Place, begin, rollout
 from rusty_r2.agent.workspace import Workspace
-from rusty_r2.closing import Closing
+from rusty_r2.closing import Closing, shut
 from rusty_r2.config import home
 from rusty_r2.errors import ConfigError, PolicyError, ProtocolError, RustyError, TraceError
 from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
@@ -148,9 +148,9 @@ class RustyAgent(Closing):
         """Give the places back, and the mind where it was opened here."""
         self._pool.shutdown()
         for session in self.sessions.values():
-            getattr(session.place, "close", lambda: None)()
+            shut(session.place)
         if self._opened:
-            getattr(self.policy, "close", lambda: None)()
+            shut(self.policy)
 
     # ── one request ─────────────────────────────────────────────────────────────────────────────
 

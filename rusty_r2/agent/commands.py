@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, get_args
 from rusty_r2.agent.address import open_policy
 from rusty_r2.agent.approval import Allow, Ask
 from rusty_r2.agent.telling import counted
+from rusty_r2.closing import shut
 from rusty_r2.errors import ConfigError, RustyError
 from rusty_r2.gym.safetext import one_line
 from rusty_r2.protocol import Cmd, Edit, Msg
@@ -126,7 +127,7 @@ def _model(talk: Talk, rest: str) -> None:
     """which mind this is; with an address, another one"""
     if rest:
         before, talk.policy = talk.policy, open_policy(rest, talk.config)
-        getattr(before, "close", lambda: None)()
+        shut(before)
     digest = f" ({talk.policy.digest})" if talk.policy.digest else ""
     drawn = ", ".join(f"{name} {value}" for name, value in talk.policy.sampling().items())
     talk.screen.say(f"{talk.policy.name}{digest}{'  ' + drawn if drawn else ''}")

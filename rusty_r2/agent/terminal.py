@@ -30,6 +30,7 @@ from rusty_r2.agent.policy import Listener, Policy, Reply
 from rusty_r2.agent.prompt import conversation
 from rusty_r2.agent.rollout import begin, rollout
 from rusty_r2.agent.telling import counted
+from rusty_r2.closing import shut
 from rusty_r2.config import home
 from rusty_r2.errors import ConfigError, ContextFull, PolicyError, RustyError, SandboxError
 from rusty_r2.gym.safetext import one_line
@@ -150,7 +151,7 @@ def opened(config: ChatConfig, screen: Screen, score: Scorer | None, policy: Pol
             yield talk
         finally:
             if policy is None:
-                getattr(talk.policy, "close", lambda: None)()
+                shut(talk.policy)
 
 
 class Heard:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from rusty_r2.agent.address import MindOptions, open_policy
 from rusty_r2.agent.policy import Policy
 from rusty_r2.agent.rollout import begin, rollout
+from rusty_r2.closing import shut
 from rusty_r2.data import rows
 from rusty_r2.errors import ConfigError, DataError
 from rusty_r2.executor import Engine, open_executor
@@ -98,9 +99,7 @@ def play(parcel: Parcel) -> list[ExecutionTrace]:
         with CodingEnv((), EnvConfig(max_turns=parcel.max_turns)) as env:
             return [_episode(policy, env, parcel, name) for name in parcel.tasks]
     finally:
-        close = getattr(policy, "close", None)
-        if callable(close):
-            close()
+        shut(policy)
 
 
 def _episode(policy: Policy, env: CodingEnv, parcel: Parcel, name: str) -> ExecutionTrace:
@@ -147,7 +146,7 @@ def collect(config: CollectConfig) -> Path | str:
 
     wanted = parcels(config)
     for model in config.models:  # an address that leads nowhere is said before anybody plays
-        open_policy(model, wanted[0].options)
+        shut(open_policy(model, wanted[0].options))
     with TraceStore(config.store or None) as store:
         with open_executor(config.engine, workers=config.workers) as executor:
             played = [trace for some in executor.map(play, wanted) for trace in some]

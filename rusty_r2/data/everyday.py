@@ -19,7 +19,7 @@ from typing import Any
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.data import voice
 from rusty_r2.data.episode import Episode, Turn, say
-from rusty_r2.data.names import Namer, Phrases
+from rusty_r2.data.names import PLEASE, SHELL, Namer, Phrases
 from rusty_r2.gym.env import EnvConfig, listed, shown
 from rusty_r2.gym.sandbox import Limits, Result, open_sandbox
 from rusty_r2.protocol import Cmd, Msg
@@ -50,18 +50,10 @@ _ORDER = re.compile(
 )
 _ALONE = re.compile(r"[|&;<]|^(cd|exit|man|ssh|watch|sleep|top|less|jobs|history|tail -f)\b|-v$")
 _BOTH = (
-    *(
-        "{} and {}",
-        "{} and then {}",
-        "{}, then {}",
-        "{}, and {}",
-        "first {}, then {}",
-        "{}. then {}",
-        "{}; {}",
-    ),
+    *("{} and {}", "{} and then {}", "{}, then {}", "{}, and {}", "first {}, then {}", "{}. then {}"),
+    "{}; {}",
     *("{}, after that {}", "{} and after that {}", "{}. Also {}", "two things: {} and {}", "{} and also {}"),
 )
-_KEYWORDS = re.compile("case|do|done|elif|else|esac|fi|for|if|in|select|then|until|while")
 
 
 @cache
@@ -115,11 +107,8 @@ def _drawn(namer: Namer) -> tuple[str, str, set[str]]:
     rng = namer.rng
     if rng.random() < 0.08:
         (first, command, names), (second, after, more) = (_written(namer, _orders()) for _ in range(2))
-        request, command, names = (
-            rng.choice(_BOTH).format(first, second),
-            f"{command} && {after}",
-            names | more,
-        )
+        request = rng.choice(_BOTH).format(first, second)
+        command, names = f"{command} && {after}", names | more
     else:
         request, command, names = _written(namer, _sentences())
     if names or rng.random() < 0.7:
@@ -133,7 +122,7 @@ def _written(namer: Namer, sentences: list[Sentence]) -> tuple[str, str, set[str
     write = Phrases({}, namer)
     one, wording = namer.rng.choice(sentences)
     command = write(one["do"])
-    if voice.dangerous_command(command) or _KEYWORDS.fullmatch(command.split()[0]):
+    if voice.dangerous_command(command) or command.split()[0] in SHELL:
         return _written(namer, sentences)  # its made-up names are the wrong words
     return write(wording), command, {write(name) for name in one.get("here", ())}
 
@@ -143,7 +132,7 @@ def _dressed(request: str, command: str, rng: random.Random) -> str:
     if rng.random() < 0.3 and re.split(r"[:,;.?!]*(?:'s)?(?:\s|$)", request, maxsplit=1)[0] not in command:
         request = request[:1].upper() + request[1:]
     if request[-1] not in ".?!" and rng.random() < 0.35:
-        request += rng.choice((".", ".", ".", "!", " please", " pls", ", please.", ", thanks", " now"))
+        request += rng.choice((*PLEASE, " now"))
     return request
 
 

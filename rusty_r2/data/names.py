@@ -34,6 +34,10 @@ video web words work year
 """.split()  # noqa: SIM905
 USUAL = tuple(word for word in _USUAL if not is_held(word))
 """what people call their files; words that the gym holds out are not among them"""
+SHELL = frozenset("case do done elif else esac fi for if in select then until while".split())  # noqa: SIM905
+"""words that a shell keeps for itself where a command begins"""
+PLEASE = (".", ".", ".", "!", " please", " pls", ", please.", ", thanks")
+"""how people end what they ask for"""
 _WORD = re.compile(r" ?[A-Za-z]{2,14}")
 _MARK = re.compile(r"\$(\$|[a-z]+\d*)|@([a-z]+\d*)|\(([^()|]*(?:\|[^()|]*)+)\)")
 _HEX = "0123456789abcdef"

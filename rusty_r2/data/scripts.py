@@ -23,7 +23,7 @@ from typing import Any
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.data import voice
 from rusty_r2.data.episode import Episode, Turn, say
-from rusty_r2.data.names import Namer, Phrases
+from rusty_r2.data.names import PLEASE, SHELL, Namer, Phrases
 from rusty_r2.gym.env import listed
 from rusty_r2.protocol import Edit, Msg
 
@@ -34,7 +34,7 @@ else:
 
 SOURCE = "scripts"
 SLOT = re.compile(r"\$(?:identifier|module|words|word|number|name|port|host|ip)\d*\b|@[a-z]+\d*\b")
-_SHELL = "case do done elif else esac fi function help select test then time until".split()  # noqa: SIM905
+_SHELL = SHELL | {"function", "help", "test", "time"}
 _TAKEN = frozenset((*dir(builtins), *keyword.kwlist, *keyword.softkwlist, *sys.stdlib_module_names, *_SHELL))
 """names that a script cannot have: those of the languages and of what it may import"""
 _SPOKEN = re.compile(r"[\w./-]+")
@@ -136,7 +136,7 @@ def _dressed(request: str, wording: str, namer: Namer) -> str:
     if rng.random() < 0.3 and not slots(wording.split()[0]) and "." not in wording.split()[0]:
         request = request[:1].upper() + request[1:]
     if wording[-1].isalpha() and not slots(wording.split()[-1]) and rng.random() < 0.3:
-        request += rng.choice((".", ".", ".", "!", " please", " pls", ", please.", ", thanks"))
+        request += rng.choice(PLEASE)
     return request
 
 

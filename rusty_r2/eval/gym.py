@@ -16,7 +16,7 @@ from rusty_r2.errors import TaskError
 from rusty_r2.eval.figures import Figure, mean, share
 from rusty_r2.eval.job import MOST_TRIES, Job
 from rusty_r2.eval.kept import Kept, Row
-from rusty_r2.eval.mind import Shot, Speech
+from rusty_r2.eval.mind import Played, Shot, Speech, open_mind
 from rusty_r2.eval.rates import pass_at_k
 from rusty_r2.gym import catalog
 from rusty_r2.gym.env import EnvConfig, opening
@@ -47,6 +47,16 @@ def shots(count: int, seed: int) -> list[Shot]:
     """Gold first moves of easy training tasks, one a family."""
     made = catalog.tasks("train", seed=seed, count=count, difficulty=1) if count else ()
     return [(opening(task, EnvConfig()), render(gold(task)[0])) for task in made]
+
+
+def counted(address: str, count: int, *, shown: int, longest: int, turns: int) -> list[Played]:
+    """What a mind makes of held-out tasks; those on which the sandbox broke are left aside."""
+    mind = open_mind(address)
+    examples = () if mind.ours else shots(shown, 0)
+    played = mind.play(
+        list(enumerate(tasks(count))), Speech(max_new_tokens=longest), EnvConfig(max_turns=turns), examples
+    )
+    return [one for one in played if not one.masked]
 
 
 def measure(job: Job) -> list[Figure]:

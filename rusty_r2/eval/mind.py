@@ -23,6 +23,7 @@ from rusty_r2.agent.policy import Policy
 from rusty_r2.agent.prompt import SYSTEM
 from rusty_r2.agent.rollout import begin, rollout
 from rusty_r2.agent.speech import closing
+from rusty_r2.closing import shut
 from rusty_r2.errors import ProtocolError
 from rusty_r2.gym.env import CodingEnv, EnvConfig
 from rusty_r2.protocol import parse
@@ -216,7 +217,7 @@ class Borrowed:
             device=self._device,
         )
         if wanted != self._options:
-            getattr(self._policy, "close", lambda: None)()
+            shut(self._policy)
             self._policy, self._options = open_policy(self.address, wanted), wanted
         return self._policy
 

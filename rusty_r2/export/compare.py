@@ -141,14 +141,9 @@ def tasks(file: Path, base: str, count: int) -> Finding:
 
 def _played(address: str, count: int) -> dict[str, bool]:
     from rusty_r2.eval import gym
-    from rusty_r2.eval.mind import Speech, open_mind
-    from rusty_r2.gym.env import EnvConfig
 
-    mind = open_mind(address)
-    wanted = list(enumerate(gym.tasks(count)))
-    shown = () if mind.ours else gym.shots(4, 0)
-    played = mind.play(wanted, Speech(max_new_tokens=gym.LONGEST), EnvConfig(max_turns=TURNS), shown)
-    return {one.task.name: one.passed for one in played if not one.masked}
+    played = gym.counted(address, count, shown=4, longest=gym.LONGEST, turns=TURNS)
+    return {one.task.name: one.passed for one in played}
 
 
 def _distributions(folder: Path, ids: list[int], places: NDArray[Any]) -> NDArray[np.float32]:

@@ -118,19 +118,12 @@ def is_right(answer: str, words: Sequence[str]) -> bool:
 def play(old: str, new: str, count: int) -> list[Measured]:
     """Held-out tasks of the gym, the same for both."""
     from rusty_r2.eval import gym
-    from rusty_r2.eval.mind import Speech, open_mind
-    from rusty_r2.gym.env import EnvConfig
 
     passed, samples = {}, []
     for who, address in (("old", old), ("new", new)):
-        mind = open_mind(address)
-        shown = () if mind.ours else gym.shots(2, 0)
-        found = mind.play(
-            list(enumerate(gym.tasks(count))), Speech(max_new_tokens=128), EnvConfig(max_turns=3), shown
-        )
-        counted = [one for one in found if not one.masked]
-        passed[who] = {one.task.name: one.passed for one in counted}
-        samples.append({one.task.name: (one.replies or ("",))[0] for one in counted[:4]})
+        played = gym.counted(address, count, shown=2, longest=128, turns=3)
+        passed[who] = {one.task.name: one.passed for one in played}
+        samples.append({one.task.name: (one.replies or ("",))[0] for one in played[:4]})
         _say(f"   {count} tasks played by {address}")
     told = [
         {"asked": name, "old": said, "new": samples[1].get(name, "")}
