@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rusty_r2.errors import CheckpointError
+from rusty_r2.errors import CheckpointError, ConfigError
 from rusty_r2.lm.tensors import TensorFile, write
 
 WEIGHTS = "model.int8.safetensors"
@@ -35,6 +35,9 @@ FLOATS = "all floats"
 WAYS = ((3, 5), (5, 3), (15, 2), (255, 1))
 """how many values a difference may have, and how many of them make a byte"""
 
+LARGEST = 32
+"""step: a quarter of what an int8 value can be, and nothing near the weights is left"""
+
 Bytes = NDArray[np.uint8]
 
 
@@ -43,6 +46,8 @@ def make(old: Path, new: Path, out: Path, *, step: int = 0) -> Path:
 
     With a `step` into weights near those: they keep the old scales, and move by whole steps of so much.
     """
+    if not 0 <= step <= LARGEST:
+        raise ConfigError(f"a step is 1 to {LARGEST}, or 0 for the exact weights, not {step}")
     base, wanted = _read(old / WEIGHTS), opened(new / WEIGHTS).content()
     before, after = TensorFile(old / WEIGHTS, base), TensorFile(new / WEIGHTS, wanted)
     if before.header != after.header:

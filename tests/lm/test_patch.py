@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rusty_r2.errors import CheckpointError
+from rusty_r2.errors import CheckpointError, ConfigError
 from rusty_r2.lm import patch, quantize, tensors
 from rusty_r2.lm.engine import Engine
 from rusty_r2.lm.engine_numpy import NumpyModel
@@ -137,6 +137,13 @@ def test_in_steps_it_is_smaller_and_as_near_as_steps_allow(made, tmp_path):
 def test_every_float_comes_back(bits):
     change = np.array(bits, np.int32)
     assert np.array_equal(patch._from_bytes(patch._by_byte(change)), change)
+
+
+@pytest.mark.parametrize("step", [-1, 33])
+def test_a_step_that_leads_nowhere_is_refused(made, tmp_path, step):
+    with pytest.raises(ConfigError, match=f"not {step}"):
+        patch.make(made[0], made[1], tmp_path / "none", step=step)
+    assert not (tmp_path / "none").exists()
 
 
 def test_other_weights_and_other_shapes_are_refused(made, patched, tmp_path):
