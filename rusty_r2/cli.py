@@ -90,13 +90,24 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without these letters shows their numbers
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return _understand(words)
+        code = _understand(words)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:  # the reader has seen enough: `rusty gym list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go()
         return 0
     except OSError as error:  # the help or the version, into a file on a full disk
+        _let_go()
         print(f"rusty: {error.strerror or error}. Type: rusty doctor", file=sys.stderr)
         return 1
+
+
+def _let_go() -> None:
+    """Give up what cannot be written, or Python would try again at its end and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _understand(words: list[str]) -> int:
@@ -158,6 +169,7 @@ def _carry_out(name: str, options: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:  # a full or read-only disk, a folder that may not be read
+        _let_go()
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         print(neutral(f"rusty {name}: {_with_next(what, name)}"), file=sys.stderr)
         return 1

@@ -221,11 +221,13 @@ def test_every_command_leads_to_a_function_with_one_dataclass():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is needed, which Linux has")
+@pytest.mark.parametrize("at_once", ["", "1"])
 @pytest.mark.parametrize("words", [["--help"], ["gym"], ["gym", "list"]])
-def test_a_full_disk_is_one_line_and_1(words):
+def test_a_full_disk_is_one_line_and_1(words, at_once):
+    env = {**os.environ, "PYTHONUNBUFFERED": at_once}
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "rusty_r2.cli", *words]
-        said = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        said = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
     assert said.returncode == 1 and "No space left" in said.stderr and said.stderr.count("\n") == 1
 
 

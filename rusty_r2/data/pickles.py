@@ -36,7 +36,7 @@ MAX_BYTES = 256 * 2**20
 MAX_OPCODES = 8_000_000
 _DATA_MODULES = {
     "builtins": {"object", "set", "frozenset", "bytearray", "bytes", "complex", "list", "dict", "tuple"}
-    | {"str", "int", "float", "bool", "range", "slice"},
+    | {"str", "int", "float", "bool", "range", "slice", "getattr"},
     "collections": {"OrderedDict", "defaultdict", "deque", "Counter"},
     "copyreg": {"_reconstructor", "__newobj__", "__newobj_ex__"},
     "_codecs": {"encode"},

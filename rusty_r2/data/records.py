@@ -49,6 +49,8 @@ class Record:
 def known(what: Name, args: list[Any]) -> Any:
     """Data of the standard library, built by us from its parts."""
     name = what.name
+    if name == "getattr":
+        return _member(args)
     if name == "encode":
         return _text(args[0]).encode("latin-1", "replace")
     if what.module == "datetime":
@@ -65,6 +67,13 @@ def known(what: Name, args: list[Any]) -> Any:
     if name.endswith("Path"):
         return str(PurePosixPath(*(_text(part) for part in args)))
     return Record(what, args)
+
+
+def _member(args: list[Any]) -> str:
+    """The name of an enum's member, which is all that Python 3.11.2 writes of it."""
+    if len(args) != 2 or not isinstance(args[0], Name) or not args[0].name[:1].isupper():
+        refuse("it asks for builtins.getattr, which is more than data")
+    return _text(args[1])
 
 
 def _time(name: str, args: list[Any]) -> Any:

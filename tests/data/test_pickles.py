@@ -180,8 +180,32 @@ class Checkpoint:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_member_of_an_enum_is_its_name_where_no_more_was_written(protocol):
+    """As Python 3.11.2 writes it."""
+    assert loads(pickle.dumps(Reduced(getattr, (Color, "RED")), protocol)) == "RED"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"(cm\nColor\nV__subclasses__\ntR(tR",
+        b"(cm\nColor\nI5\ntR",
+        b"(cm\nColor\ntR",
+        b"(cm\nrun\nVRED\ntR",
+        b"(Vtext\nVformat\ntR",
+        b"(cos\nsystem\nVRED\ntR",
+    ],
+    ids=["called", "a number", "no name", "of a function", "of a text", "of the library"],
+)
+def test_nothing_else_is_asked_of_anything(asked):
+    with pytest.raises(PickleRefused):
+        loads(b"cbuiltins\ngetattr\n" + asked + b".")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_objects_become_dicts_of_their_attributes(protocol):
     utc = datetime.timezone.utc
+    member = "RED" if Color.RED.__reduce_ex__(2)[0] is getattr else "red"
     more = {
         "color": Color.RED,
         "days": datetime.timedelta(days=1),
@@ -205,7 +229,7 @@ def test_objects_become_dicts_of_their_attributes(protocol):
     name = made["more"].pop("name")
     assert name["a"] == 1
     assert made["more"] == {
-        "color": "red", "days": 86400.0, "day": "2026-01-02", "path": "/a/b", "money": "1.50",
+        "color": member, "days": 86400.0, "day": "2026-01-02", "path": "/a/b", "money": "1.50",
         "ordered": {"a": [1]}, "default": {"k": [2]}, "set": [3], "frozen": [4], "deque": [5],
         "bytes": "six", "7, seven": None, "8": 2.5,
     }  # fmt: skip

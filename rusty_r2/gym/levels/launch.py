@@ -113,7 +113,7 @@ class Spawner:
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         try:
-            data, ancillary, _, _ = self._socket.recvmsg(MESSAGE, socket.CMSG_SPACE(4 * 4))
+            data, ancillary, flags, _ = self._socket.recvmsg(MESSAGE, socket.CMSG_SPACE(4 * 4))
         except OSError as error:
             raise SandboxError(
                 f"the sandbox's spawner does not answer ({error}). See: rusty doctor"
@@ -123,6 +123,9 @@ class Spawner:
         found = array.array("i")
         for _, _, rights in ancillary:
             found.frombytes(rights[: len(rights) - len(rights) % found.itemsize])
+        if flags & socket.MSG_CTRUNC:  # some of them had no place in this process
+            _discard(json.loads(data), list(found))
+            raise SandboxError("this process can open no more files. Type: ulimit -n 4096")
         return json.loads(data), list(found)
 
     def alive(self) -> bool:
