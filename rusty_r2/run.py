@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -70,8 +71,8 @@ class Run:
         path of a checkpoint. Options other than `may_change` must be those of the earlier try.
         `events` is another folder for TensorBoard's files.
         """
-        target = _next_free(Path("runs"), name) if folder is None else folder
-        checkpoint = _find_checkpoint(target, resume)
+        checkpoint = _find_checkpoint(folder, resume)
+        target = _claimed(Path("runs"), name) if folder is None else folder
         if checkpoint is None and resume != "auto" and (target / "config.json").exists():
             raise ConfigError(f"{target} holds a run already. Add --resume auto, or name another folder")
         target.mkdir(parents=True, exist_ok=True)
@@ -171,9 +172,9 @@ def noted(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _find_checkpoint(folder: Path, resume: str) -> Path | None:
+def _find_checkpoint(folder: Path | None, resume: str) -> Path | None:
     if resume in ("", "auto"):
-        return newest(folder) if resume == "auto" else None
+        return newest(folder) if resume and folder is not None else None
     path = Path(resume)
     found = newest(path) if checkpoints(path) else path
     problem = f"{path} holds no checkpoint" if found is None else files.verify(found)
@@ -203,9 +204,16 @@ def _forget_after(path: Path, step: int) -> None:
         files.write(path, "".join(line + "\n" for line in kept))
 
 
-def _next_free(root: Path, name: str) -> Path:
+def _claimed(root: Path, name: str) -> Path:
+    """The next free NAME-N, made at once: who asks at the same moment gets another."""
+    root.mkdir(parents=True, exist_ok=True)
     taken = [path.name.rpartition("-")[2] for path in root.glob(f"{name}-*")]
-    return root / f"{name}-{max([int(n) for n in taken if n.isdecimal()], default=0) + 1}"
+    for number in count(max([int(n) for n in taken if n.isdecimal()], default=0) + 1):
+        folder = root / f"{name}-{number}"
+        with suppress(FileExistsError):
+            folder.mkdir()
+            break
+    return folder
 
 
 def _remove(folder: Path) -> None:

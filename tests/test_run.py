@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -123,6 +125,27 @@ def test_names_are_numbered(tmp_path, monkeypatch):
         with Run.start("toy", Options()) as a:
             names.append(a.folder.name)
     assert names == ["toy-1", "toy-2", "toy-3"]
+
+
+def test_runs_that_begin_at_the_same_moment_get_a_folder_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    together = threading.Barrier(8)
+
+    def begin(_):
+        together.wait(60)
+        with Run.start("toy", Options()) as a:
+            return int(a.folder.name.removeprefix("toy-"))
+
+    with ThreadPoolExecutor(8) as pool:
+        numbers = [number for _ in range(12) for number in pool.map(begin, range(8))]
+    assert sorted(numbers) == list(range(1, 97))
+
+
+def test_a_start_that_is_refused_takes_no_number(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="no readable checksums"):
+        Run.start("toy", Options(), resume="nowhere")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_killed_while_saving_every_named_checkpoint_is_whole(tmp_path):
