@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Collection
 from pathlib import Path
 
 from rusty_r2.agent.diff import LARGEST
@@ -53,8 +54,12 @@ def secrets(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in found if path.is_file())
 
 
-def matters(change: Change) -> bool:
-    """Caches are made again by whoever needs them; they are neither shown nor carried over."""
+def matters(change: Change, hidden: Collection[str] = ()) -> bool:
+    """Caches are made again by whoever needs them; they are neither shown nor carried over.
+
+    An empty file at a `hidden` path is the one that stands in the view for a secret."""
+    if change.path in hidden and change.kind == "modified" and not change.size:
+        return False
     return change.kind != "protected" and not CACHES & set(change.path.split("/"))
 
 

@@ -7,7 +7,7 @@ behind a bar, so nothing can pass for words of ours (gym/safetext.py). Long part
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rusty_r2.agent.plain import text
@@ -68,6 +68,13 @@ def verdict(trace: ExecutionTrace) -> str:
 
 def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'s' if number != 1 else ''}"
+
+
+def some(names: Iterable[str]) -> str:
+    """The first few of them, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return ", ".join(found[:5]) + more
 
 
 def _told(trace: ExecutionTrace, lines: int) -> Iterator[str]:

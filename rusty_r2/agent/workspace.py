@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from rusty_r2.agent.carry import carry_over, failed
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
 from rusty_r2.agent.protected import PROTECTED, is_protected, matters, may_show, on_disk, secrets
+from rusty_r2.agent.telling import some
 from rusty_r2.closing import Closing
 from rusty_r2.errors import ConfigError, ProtocolError, RustyError, SandboxError, TaskError
 from rusty_r2.gym.env import clip, listed, shown
@@ -271,28 +272,29 @@ class Workspace(Closing):
 
     def _settle(self, action: Cmd, box: Sandbox, result: Result) -> list[str]:
         """Show what the command changed in its copy, and carry it over if that is wanted."""
-        changes = [c for c in result.changes or () if matters(c) and c.path not in self._hidden]
+        changes = [c for c in result.changes or () if matters(c, self._hidden)]
         if not changes:
             return []
         self.watcher.changes(changes, dry=self._dry or self.allow == "read")
-        self.watcher.edit(self._compared(box, changes))
+        self.watcher.edit(self._compared(box, [c for c in changes if c.path not in self._hidden]))
         if self._dry:
             return []
         if self.allow == "read":
             self.close()
-            return [f"SYSTEM_MSG: The folder is read-only; not kept: {_some(c.path for c in changes)}"]
-        answer = self.approval.before_keeping(action)
+            return [f"SYSTEM_MSG: The folder is read-only; not kept: {some(c.path for c in changes)}"]
+        lost = all(is_protected(c.path) for c in changes)
+        answer = YES if lost else self.approval.before_keeping(action)  # there is nothing to ask about
         try:
             if not answer.yes:
-                undone = f"not kept: {_some(c.path for c in changes)}"
+                undone = f"not kept: {some(c.path for c in changes)}"
                 return [self._told_no(answer, "did not keep what this changed", undone)]
             left = carry_over(box, changes, self.journal, is_protected, self.limits)
         finally:
             self.close()
         self.left = failed(left, len(changes))
         if left:
-            self.watcher.notice(f"not kept: {_some(left)}")
-        return [f"SYSTEM_MSG: Not kept: {_some(left)}"] if left else []
+            self.watcher.notice(f"not kept: {some(left)}")
+        return [f"SYSTEM_MSG: Not kept: {some(left)}"] if left else []
 
     def _compared(self, box: Sandbox, changes: Sequence[Change]) -> list[str]:
         """The diff of the first files that changed; those it leaves out are named."""
@@ -392,9 +394,3 @@ class Workspace(Closing):
 
 def _why(error: Exception) -> str:
     return clip(getattr(error, "strerror", None) or str(error), 200)
-
-
-def _some(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-    return ", ".join(found[:5]) + more

@@ -168,6 +168,26 @@ def test_protected_paths_and_the_outside_stay_as_they_are(folder, plot):
     assert not (folder / "out").is_symlink() and not (folder / "up").is_symlink()
 
 
+@needs_ns
+@pytest.mark.parametrize(
+    ("command", "name", "answers"),
+    [
+        ("echo KEY=new >> .env", ".env", ()),
+        ("rm .env", ".env", ()),
+        ("mv .env b", ".env", (YES,)),
+        ("echo x > .vimrc", ".vimrc", ()),
+    ],
+)
+def test_what_stays_behind_is_said_and_not_asked_about(folder, command, name, answers):
+    (folder / ".env").write_text("KEY=hush42\n")
+    with place(folder, "writes", *answers) as work:
+        assert do(work, Cmd(command))[0] == f"exit 0\nSYSTEM_MSG: Not kept: {name} (protected)"
+        assert work.seen.told[-1] == f"not kept: {name} (protected)"
+        assert "hush42" not in str(work.seen.told) and not work.person.answers
+        assert do(work, Cmd("cat .env"))[0] == "exit 0" and len(work.seen.changed) == 1
+    assert (folder / ".env").read_text() == "KEY=hush42\n" and not (folder / ".vimrc").exists()
+
+
 @pytest.mark.parametrize("path", [".git/hooks/x", ".env", "a/.env.prod", "sub/.git/config", ".ssh/config"])
 def test_an_edit_of_a_protected_path_is_refused(folder, path):
     before = snapshot(folder)
