@@ -112,7 +112,7 @@ def tree(folder: Path) -> Tree:
         if UNSEEN & set(name.parts):
             continue
         if path.is_symlink():
-            found[str(name)] = ("link", os.path.relpath(path.resolve(), folder.resolve()))
+            found[str(name)] = ("link", os.path.relpath(os.path.realpath(path), os.path.realpath(folder)))
         elif path.is_dir():
             found[str(name)] = ("folder", "")
         else:

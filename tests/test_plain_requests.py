@@ -43,6 +43,12 @@ def test_gold_is_right_and_nothing_is_wrong(folder, asked, tmp_path):
     assert plain.asked(asked, folder, script(asked)) == ("", True, commands)
 
 
+def test_links_in_a_circle_are_seen(tmp_path):
+    (tmp_path / "here").symlink_to("there")
+    (tmp_path / "there").symlink_to("here")
+    assert plain.tree(tmp_path).keys() == {"here", "there"}
+
+
 def test_requests_say_only_what_is_looked_at():
     for _, request in REQUESTS:
         assert request.keys() <= FIELDS, request["ask"]

@@ -69,9 +69,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, run: Run | None, options: LoraOptions, world: World, steps: int) -> None:
         self.run, self.options, self.world = run, options, world
-        self.progress = Progress(steps, quiet=not world.first)
-        self.stop = Stop()
         self.deadline = time.monotonic() + (options.max_minutes * 60 or float("inf"))
+        self.progress = Progress(steps, until=self.deadline, quiet=not world.first)
+        self.stop = Stop()
         self.bad = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

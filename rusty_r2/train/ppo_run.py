@@ -136,7 +136,8 @@ class Training:
         self.examinees = self._players(Sampling(temperature=0.0), grammar)
         self.makers = Makers()
         self.engine: Engine | None = None
-        self.progress = Progress(self.config.updates)
+        ends = self.began + (60 * self.config.max_minutes or float("inf"))
+        self.progress = Progress(self.config.updates, until=ends)
         self.stop = Stop()
 
     def _players(self, sampling: Sampling, grammar: ActionGrammar | None, quiet: float = 0.0) -> Players:

@@ -42,8 +42,17 @@ def fitting(text: str) -> str:
 class Progress:
     """Tells a person, or a log, how training goes."""
 
-    def __init__(self, total: int, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        total: int,
+        *,
+        until: float = float("inf"),
+        quiet: bool = False,
+        stream: TextIO | None = None,
+    ) -> None:
+        """`until`: where time.monotonic() ends the run, if the steps do not."""
         self.total = total
+        self.until = until
         self.quiet = quiet
         self.stream = stream if stream is not None else sys.stderr
         self._live = self.stream.isatty()
@@ -66,6 +75,7 @@ class Progress:
         elapsed = max(now - then, 1e-9)
         rate = (tokens - tokens_then) / elapsed
         left = (self.total - step) * elapsed / max(1, step - step_then)
+        left = max(0.0, min(left, self.until - time.monotonic()))
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in facts.items())
         if self._live or step == self.total or time.monotonic() >= self._shown + PLAIN_EVERY:
             self._shown = time.monotonic()

@@ -71,7 +71,7 @@ class Session:
         self.config, self.world, self.stop = config, world, Stop()
         self.deadline = time.monotonic() + (config.max_minutes * 60 or float("inf"))
         self.rows = config.batch_size * config.grad_accum_steps
-        self.progress = Progress(config.max_steps, quiet=not world.first)
+        self.progress = Progress(config.max_steps, until=self.deadline, quiet=not world.first)
         ask = Ask(config.seq_len, self.rows, config.seed, config.carry_state, config.eval_tokens)
         self.words = self._tokenizer_path()
         self.data, self.tokenizer = open_data(config.data_dir, self.words, world, ask)

@@ -1,6 +1,7 @@
 """One line: rewritten on a terminal, said now and then anywhere else."""
 
 import io
+import time
 
 from rusty_r2.train.progress import Progress, spell
 
@@ -48,6 +49,15 @@ def test_speed_leaves_out_pauses_and_what_an_earlier_try_did():
     progress.begin_at(40)
     progress.pause(-1000.0)  # a thousand seconds more than have passed
     assert 0.4 < progress.report(45, 500, {}) < 0.5
+
+
+def test_where_the_clock_ends_the_run_that_is_the_time_left():
+    for over, left in ((600.0, " 10 min left"), (-5.0, " 0 s left")):
+        log = io.StringIO()
+        progress = Progress(1_000_000_000, until=time.monotonic() + over, stream=log)
+        progress.pause(-1000.0)
+        progress.report(1, 1, {})
+        assert log.getvalue().strip().endswith(left)
 
 
 def test_time_is_spelled_for_people():
