@@ -14,6 +14,7 @@ import io
 import math
 import os
 import re
+import shlex
 import sys
 from contextlib import redirect_stderr
 from dataclasses import fields
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 from rusty_r2 import __version__
-from rusty_r2.config import known_only, read
+from rusty_r2.config import SPEECH, known_only, read
 from rusty_r2.errors import ConfigError, RustyError
 from rusty_r2.gym.safetext import neutral
 
@@ -187,6 +188,8 @@ def _with_next(problem: str, name: str) -> str:
 
 
 def _to_help(problem: str, name: str) -> str:
+    if ", type: rusty " in problem:
+        return problem
     end = "" if problem.endswith((".", "?", "!")) else "."
     return f"{problem}{end} Type: rusty {name} --help"
 
@@ -194,17 +197,17 @@ def _to_help(problem: str, name: str) -> str:
 def _parse(name: str, config: type[Any], options: list[str]) -> Any:
     import tyro
 
-    words, said = _with_file(config, options), io.StringIO()
+    words, said = _with_speech(config, _with_file(config, options)), io.StringIO()
     try:
         with redirect_stderr(said):
             return tyro.cli(config, args=words, prog=f"rusty {name}")
     except SystemExit as end:
         if not end.code:  # --help
             raise
-        raise Misused(_unknown(words, config) or _boxed(said.getvalue(), name)) from end
+        raise Misused(_unknown(name, words, config) or _boxed(said.getvalue(), name)) from end
 
 
-def _unknown(words: list[str], config: type[Any]) -> str:
+def _unknown(name: str, words: list[str], config: type[Any]) -> str:
     """What to say of the first option that there is none of, if one is."""
     from difflib import get_close_matches
 
@@ -213,10 +216,36 @@ def _unknown(words: list[str], config: type[Any]) -> str:
         said = _option(word).partition(".")[0]
         if word.startswith("--") and said not in names:
             near = get_close_matches(said, names, 1)
-            return f"there is no {word.partition('=')[0]}" + (
-                f"; did you mean {names[near[0]]}?" if near else ""
-            )
+            meant = f"; did you mean {names[near[0]]}?" if near else "."
+            return f"there is no {word.partition('=')[0]}{meant}{_in_quotes(name, words, config)}"
     return ""
+
+
+def _in_quotes(name: str, words: list[str], config: type[Any]) -> str:
+    """The command to type where what looks like an option was said to the model."""
+    speech, rest = _speech(config, words)
+    command = shlex.join(["rusty", name, " ".join(speech), *rest])
+    return f" If it is part of the request, type: {command}" if speech else ""
+
+
+def _with_speech(config: type[Any], words: list[str]) -> list[str]:
+    """`words` with a request that has dashes of its own (what does ls -l do) behind `--`, where none is read.
+
+    Not with two dashes: what looks like an option and is none may be a slip (--dyr), and stays an error."""
+    speech, rest = _speech(config, words)
+    dashed = [word for word in speech if word.startswith("-")]
+    slips = any(word.startswith("--") for word in dashed)
+    return [*rest, "--", *speech] if dashed and not slips else words
+
+
+def _speech(config: type[Any], words: list[str]) -> tuple[list[str], list[str]]:
+    """What a person says, from the first plain word on, and the options between; ([], words) without."""
+    hints = get_type_hints(config, include_extras=True)
+    spoken = any(SPEECH in getattr(hint, "__metadata__", ()) for hint in hints.values())
+    places = _nameless(words, hints) if spoken and "--" not in words else []
+    if not places or words[places[0]].startswith("-"):
+        return [], words
+    return [words[at] for at in places], [word for at, word in enumerate(words) if at not in places]
 
 
 def _boxed(box: str, name: str) -> str:
@@ -243,7 +272,7 @@ def _with_file(config: type[Any], options: list[str]) -> list[str]:
     hints = get_type_hints(config, include_extras=True)
     nameless = [key for key, hint in hints.items() if is_positional(hint)]
     typed = {_option(word) for word in rest if word.startswith("--")}
-    typed |= set(nameless) if _has_nameless(rest, hints) else set()
+    typed |= set(nameless) if _nameless(rest, hints) else set()
     path = Path(options[at + 1])
     given = known_only(read(path), config, source=str(path))
     first = [word for key in nameless if key in given and key not in typed for word in _bare(given[key])]
@@ -257,19 +286,19 @@ def is_positional(hint: Any) -> bool:
     return tyro.conf.Positional in getattr(hint, "__metadata__", ())
 
 
-def _has_nameless(words: list[str], hints: dict[str, Any]) -> bool:
-    """Whether a word belongs to no option: those for yes and no take none, lists take all that follow."""
-    taken = 0.0
-    for word in words:
-        if word.startswith("--"):
-            hint = hints.get(_option(word))
-            several = math.inf if get_origin(hint) in (tuple, list) else 1
-            taken = 0 if "=" in word or hint is bool else several
+def _nameless(words: list[str], hints: dict[str, Any]) -> list[int]:
+    """Where the words are that belong to no option: those for yes and no take none, lists all that follow."""
+    taken, found = 0.0, []
+    for at, word in enumerate(words):
+        name = _option(word).partition(".")[0]
+        if word.startswith("--") and name in (*hints, "help"):
+            several = math.inf if get_origin(hints.get(name)) in (tuple, list) else 1
+            taken = 0 if "=" in word or hints.get(name) in (bool, None) else several
         elif not taken:
-            return True
+            found.append(at)
         else:
             taken -= 1
-    return False
+    return found
 
 
 def _bare(value: Any) -> list[str]:

@@ -27,6 +27,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+SPEECH = "speech"
+"""in the hint of an option without a name: a person's own words, and some may begin with a dash"""
+
 
 def home() -> Path:
     """The data home. Nothing is created by asking."""

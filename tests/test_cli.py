@@ -12,6 +12,7 @@ import pytest
 import tyro
 
 from rusty_r2 import __version__, cli
+from rusty_r2.config import SPEECH
 from rusty_r2.errors import ConfigError, MissingExtra, need
 from rusty_r2.store import TraceStore
 from rusty_r2.trace import ExecutionTrace
@@ -190,6 +191,56 @@ def test_a_file_also_gives_what_has_no_name(toy_command, capsys, tmp_path, monke
     path.write_text('{"who": ["a", "b"], "limit": 2, "loud": true, "tags": ["x"]}')
     assert cli.main(["toy", *words.replace("FILE", str(path)).split()]) == 0
     assert json.loads(capsys.readouterr().out) == told
+
+
+@dataclass(frozen=True)
+class Spoken(Nameless):
+    who: Annotated[tuple[str, ...], tyro.conf.Positional, SPEECH] = ()
+
+
+def spoken(config: Spoken) -> str:
+    return json.dumps([" ".join(config.who), config.limit, config.loud])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("what does ls -l do", ["what does ls -l do", 0, False]),
+        ("what does df -h do --loud --limit -3", ["what does df -h do", -3, True]),
+        ("--limit=2 ls -l --loud - -1", ["ls -l - -1", 2, True]),
+        ("--loud -- ls --all -l", ["ls --all -l", 0, True]),
+        ("ls -l --config FILE", ["ls -l", 7, False]),
+    ],
+)
+def test_what_is_said_may_have_dashes_of_its_own(toy_command, capsys, tmp_path, monkeypatch, words, told):
+    monkeypatch.setitem(cli.COMMANDS, "toy", (f"{__name__}:spoken", "a toy"))
+    path = tmp_path / "o.json"
+    path.write_text('{"limit": 7}')
+    assert cli.main(["toy", *words.replace("FILE", str(path)).split()]) == 0
+    assert json.loads(capsys.readouterr().out) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "what does git log --oneline -l do --limit 3",
+            "there is no --oneline. If it is part of the request, "
+            "type: rusty toy 'what does git log --oneline -l do' --limit 3",
+        ),
+        (
+            "fix it --luod",
+            "there is no --luod; did you mean --loud? If it is part of the request, "
+            "type: rusty toy 'fix it --luod'",
+        ),
+        ("--zzz it", "there is no --zzz. Type: rusty toy --help"),
+        ("-l what", "Unrecognized options: -l, what. Type: rusty toy --help"),
+    ],
+)
+def test_what_looks_like_an_option_and_is_none_is_not_said(toy_command, capsys, monkeypatch, words, said):
+    monkeypatch.setitem(cli.COMMANDS, "toy", (f"{__name__}:spoken", "a toy"))
+    assert cli.main(["toy", *words.split()]) == 2
+    assert capsys.readouterr().err == f"rusty toy: {said}\n"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from rusty_r2.agent.prompt import conversation
 from rusty_r2.agent.rollout import begin, rollout
 from rusty_r2.agent.telling import counted
 from rusty_r2.closing import shut
-from rusty_r2.config import home
+from rusty_r2.config import SPEECH, home
 from rusty_r2.errors import ConfigError, ContextFull, PolicyError, RustyError, SandboxError
 from rusty_r2.gym.safetext import one_line
 from rusty_r2.protocol import MAX_REPLY
@@ -75,7 +75,7 @@ class ChatConfig(MindOptions):
 
 @dataclass(frozen=True)
 class AskConfig(ChatConfig):
-    query: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    query: Annotated[tuple[str, ...], tyro.conf.Positional, SPEECH] = ()
     """what is wanted, in quotes or word by word; nothing, or -, reads it from standard input"""
     json: bool = False
     """print the whole trace as one JSON object"""

@@ -249,13 +249,13 @@ def test_ask_answers_once(folder, tmp_path):
 
 def test_a_request_need_not_stand_in_quotes(folder, tmp_path):
     words = ("--model", script(tmp_path, Msg("Rusty-R2.")), "--workspace", folder, "--json")
-    for asked in (["who are you?"], ["who", "are", "you?"]):
-        assert json.loads(rusty("ask", *asked, *words).stdout)["user_query"] == "who are you?"
-    assert json.loads(rusty("ask", *words, "who", "are", "you?").stdout)["user_query"] == "who are you?"
+    for asked in ("who are you?", "what does ls -l or df -h do with - and -1"):
+        for said in ([asked, *words], [*asked.split(), *words], [*words, *asked.split()]):
+            assert json.loads(rusty("ask", *said).stdout)["user_query"] == asked
     assert json.loads(rusty("ask", "-", *words, said="who?\n").stdout)["user_query"] == "who?"
     wrong = rusty("ask", "who", "are", "you?", *words, "--no-stor")
     assert wrong.returncode == 2 and wrong.stdout == ""
-    assert wrong.stderr == "rusty ask: there is no --no-stor; did you mean --store? Type: rusty ask --help\n"
+    assert wrong.stderr.startswith("rusty ask: there is no --no-stor; did you mean --store? If it is part of")
 
 
 @needs_ns
