@@ -27,6 +27,17 @@ def data_home(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("RUSTY_HOME", str(tmp_path_factory.mktemp("home")))
 
 
+@pytest.fixture(params=("ns", "bwrap", "landlock"))
+def level(request):
+    """Each level of the sandbox; the same on every machine, so that workers name their tests alike."""
+    from rusty_r2.gym.sandbox import probe
+
+    (report,) = (report for report in probe() if report.name == request.param)
+    if not report.available:
+        pytest.skip(f"the sandbox level {report.name} does not work here: {report.why}")
+    return report.name
+
+
 @pytest.fixture
 def smollm2(data_home, request, monkeypatch):
     """SmolLM2's Hugging Face folder, made once and kept between runs; the word `smollm2` finds it too."""

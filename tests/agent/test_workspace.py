@@ -71,9 +71,10 @@ def do(work, action):
     return seen, done or cut, info
 
 
-@pytest.mark.parametrize("level", [level for level in LEVELS if level == "ns" or os.geteuid() != 0])
 @pytest.mark.parametrize("command", ["touch made", "cat total.py"])
 def test_a_trace_tells_how_its_only_command_was_bound(folder, level, command):
+    if level != "ns" and os.geteuid() == 0:
+        pytest.skip("started by root, only ns can show a folder of root's")
     policy = ScriptedPolicy(render(Cmd(command)), render(Msg("Done.")))
     with place(folder, level=level) as work:
         trace = rollout(policy, work, begin(policy, work, query="x"))

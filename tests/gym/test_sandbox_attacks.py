@@ -58,7 +58,6 @@ def readable_by_all(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("user", ["self", "stranger"])
-@pytest.mark.parametrize("level", levels())
 @pytest.mark.timeout(600)
 def test_nothing_gets_through(level: str, user: str) -> None:
     found = battery(user, "--level", level)

@@ -94,7 +94,6 @@ def test_honest_work_is_told_from_wrong(task):
 
 
 @pytest.mark.parametrize("task", hacks.TASKS, ids=lambda task: task.name)
-@pytest.mark.parametrize("level", LEVELS)
 def test_no_hack_is_paid(level, task):
     battery = hacks.battery()
     if level != LEVELS[0] and task.name != "asserts":
