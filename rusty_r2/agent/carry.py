@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-or-later
-"""What a command changed in its copy of the folder, carried over to the folder itself.
+"""What a command changed in its copy of the folder: compared with the folder, and carried over to it.
 
 Contents come out of the sandbox by `read`, which follows no link; modes and link targets by one small
 program that runs inside. What is protected, or is a link that leads outside, stays behind and is named.
@@ -7,17 +7,23 @@ program that runs inside. What is protected, or is a link that leads outside, st
 
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal
+from rusty_r2.agent.protected import on_disk
 from rusty_r2.errors import SandboxError
 from rusty_r2.gym.sandbox import Change, Limits, Sandbox
 
+COMPARED = 10
+"""files changed by one command whose difference is shown"""
 _LOOK = """
 import json, os, stat, sys
 found = {}
@@ -30,6 +36,30 @@ for path in json.load(sys.stdin):
         pass
 json.dump(found, sys.stdout)
 """
+
+
+def compared(box: Sandbox, folder: Path, changes: Sequence[Change], limits: Limits) -> list[str]:
+    """The diff of the first files that changed; those it leaves out are named."""
+    files = [c for c in changes if c.kind in ("modified", "added") and not c.path.endswith("/")]
+    seen = _look(box, [c.path for c in files[:COMPARED] if c.kind == "modified"], limits)
+    lines: list[str] = []
+    for change in files[:COMPARED]:
+        before = None
+        with contextlib.suppress(OSError):  # it was a link or a pipe
+            before = on_disk(folder, change.path) if change.kind == "modified" else None
+        with contextlib.suppress(OSError):  # it is one now: its name is shown
+            lines += diff(change.path, before, box.read(change.path))
+            lines += _new_mode(folder / change.path, seen.get(change.path)) if before is not None else []
+    left = [f"@@ not compared: {c.path} ({c.kind}, {c.size:,} bytes) @@" for c in files[COMPARED:]]
+    return [*lines, *left]
+
+
+def _new_mode(place: Path, seen: list[Any] | None) -> list[str]:
+    """Who may read, write and run a file, where that changed."""
+    if seen is None:
+        return []
+    before, after = stat.S_IMODE(place.lstat().st_mode), stat.S_IMODE(seen[0])
+    return [f"@@ mode {before:o} becomes {after:o} @@"] if before != after else []
 
 
 def carry_over(

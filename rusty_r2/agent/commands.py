@@ -30,6 +30,9 @@ def carry_out(talk: Talk, line: str) -> bool:
     said = line.strip()
     if said in (":q", ":quit", "exit", "quit"):
         return False
+    if said.lower() in ("y", "n", "a", "e", "v"):  # a mind would make something of it
+        talk.screen.error(f"no question is open, so {said} answers nothing. Type a request, or :help")
+        return True
     if not said.startswith(":"):
         talk.request(said)
         return True

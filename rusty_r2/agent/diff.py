@@ -16,11 +16,13 @@ MOST_LINES = 5_000
 def diff(path: str, before: bytes | None, after: bytes | None) -> list[str]:
     """The lines of a unified diff; None stands for a file that is not there."""
     old, new = _text(before), _text(after)
+    if before == after:
+        return [f"--- {path}", f"+++ {path}", "@@ the contents are the same @@"]
     if old is None or new is None:
         return [f"--- {path}", f"+++ {path}", f"@@ {_size(before)} becomes {_size(after)} @@"]
     names = (path if before is not None else "(nothing)", path if after is not None else "(nothing)")
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), *names, lineterm="", n=2)
-    empty = "an empty file" if before is None or after is None else "only line ends or nothing changed"
+    empty = "an empty file" if before is None or after is None else "only line ends changed"
     return list(lines) or [f"--- {names[0]}", f"+++ {names[1]}", f"@@ {empty} @@"]
 
 

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from rusty_r2.agent.telling import counted
 from rusty_r2.agent.unfold import Unfold
-from rusty_r2.gym.safetext import neutral, one_line
+from rusty_r2.gym.safetext import neutral, no_text, one_line
 from rusty_r2.gym.sandbox import Change, Result
 
 LONGEST = 20_000
@@ -104,7 +104,11 @@ class Screen:
         self._block("$ ", command, "bold", limit=OUTPUT_LINES)
 
     def result(self, result: Result) -> None:
-        self._block("┊ ", result.output, "dim", limit=OUTPUT_LINES)
+        raw = result.stdout + result.stderr
+        if no_text(raw):
+            self._line("┊ ", f"{one_line(raw[:200], 80)} … {len(raw):,} bytes that are no text", "dim")
+        else:
+            self._block("┊ ", result.output, "dim", limit=OUTPUT_LINES)
         if not result.ok:
             ended = f"exit {result.code}" if result.reason == "exit" else f"stopped: {result.reason}"
             self._line("┊ ", ended, "red")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rusty_r2.agent.approval import YES, Allow, Answer, Approval
-from rusty_r2.agent.carry import carry_over, failed
+from rusty_r2.agent.carry import carry_over, compared, failed
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
 from rusty_r2.agent.protected import PROTECTED, is_protected, matters, may_show, on_disk, secrets
@@ -37,8 +37,6 @@ from rusty_r2.task import clean_path
 
 MOST_SHOWN = 3
 """files named in a request that are shown with it"""
-COMPARED = 10
-"""files changed by one command whose difference is shown"""
 LIMITS = Limits(
     wall_s=60, cpu_s=60, mem_process=64 << 30, mem_tree=4 << 30, nproc=256, nofile=1024,
     fsize=512 << 20, disk=512 << 20, inodes=100_000,
@@ -276,7 +274,8 @@ class Workspace(Closing):
         if not changes:
             return []
         self.watcher.changes(changes, dry=self._dry or self.allow == "read")
-        self.watcher.edit(self._compared(box, [c for c in changes if c.path not in self._hidden]))
+        open_ones = [c for c in changes if c.path not in self._hidden and not is_protected(c.path)]
+        self.watcher.edit(compared(box, self.folder, open_ones, self.limits))
         if self._dry:
             return []
         if self.allow == "read":
@@ -295,19 +294,6 @@ class Workspace(Closing):
         if left:
             self.watcher.notice(f"not kept: {some(left)}")
         return [f"SYSTEM_MSG: Not kept: {some(left)}"] if left else []
-
-    def _compared(self, box: Sandbox, changes: Sequence[Change]) -> list[str]:
-        """The diff of the first files that changed; those it leaves out are named."""
-        lines: list[str] = []
-        files = [c for c in changes if c.kind in ("modified", "added") and not c.path.endswith("/")]
-        for change in files[:COMPARED]:
-            before = None
-            with contextlib.suppress(OSError):  # it was a link or a pipe
-                before = on_disk(self.folder, change.path) if change.kind == "modified" else None
-            with contextlib.suppress(OSError):  # it is one now: its name is shown
-                lines += diff(change.path, before, box.read(change.path))
-        left = [f"@@ not compared: {c.path} ({c.kind}, {c.size:,} bytes) @@" for c in files[COMPARED:]]
-        return [*lines, *left]
 
     def _remembered(self, box: Sandbox) -> dict[str, bytes] | None:
         try:

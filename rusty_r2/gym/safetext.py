@@ -46,3 +46,10 @@ def one_line(data: bytes | str, width: int = 200) -> str:
         return text
     half = width // 2
     return f"{text[:half]} [... {len(text) - 2 * half} characters cut ...] {text[-half:]}"
+
+
+def no_text(data: bytes) -> bool:
+    """Whether more than one in ten of the first characters are controls, or bytes that are no UTF-8."""
+    text = data[:4096].decode("utf-8", "surrogateescape")
+    odd = sum(char not in "\n\t\r\x1b\b" and unicodedata.category(char) in ("Cc", "Cs") for char in text)
+    return odd > max(8, len(text) / 10)

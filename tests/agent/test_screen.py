@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.screen import LONGEST, Screen
 from rusty_r2.agent.unfold import Unfold
+from rusty_r2.gym.sandbox import Result
 from rusty_r2.protocol import Cmd, Edit, Msg, render
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -98,9 +99,22 @@ def test_in_a_pipe_the_answer_is_plain_and_alone_on_standard_output():
     assert out.getvalue() == "Done.␛[2J\n" and err.getvalue() == "$ ls\n"
 
 
+def ran(stdout):
+    return Result(0, None, stdout, b"", False, 0, 0.1, 0.1, 0, "exit", "ns")
+
+
+def test_output_that_is_no_text_takes_one_line():
+    printed = shown(lambda screen: screen.result(ran(bytes(range(256)) * 100)), width=400)
+    assert printed.count("\n") == 1 and printed.endswith(" … 25,600 bytes that are no text\n")
+    for text in ("ein \x1b[1mFüllwort\x1b[0m\n" * 9, "a\0b\0", "漢字\n" * 9, ""):
+        assert "no text" not in shown(lambda screen, text=text: screen.result(ran(text.encode())))
+
+
 def test_a_diff_says_what_changes_and_never_takes_long():
     assert diff("a", b"1\n2\n", b"1\n3\n")[-2:] == ["-2", "+3"]
     assert diff("a", None, b"x\n")[0] == "--- (nothing)"
+    assert diff("a", b"1\n", b"1\n")[-1] == diff("a", b"\0", b"\0")[-1] == "@@ the contents are the same @@"
+    assert diff("a", b"1\n", b"1\r\n")[-1] == "@@ only line ends changed @@"
     assert diff("a", None, b"")[-1] == "@@ an empty file @@"
     assert "becomes 3 bytes" in diff("a", b"\0\1", b"abc")[-1]
     many = "".join(f"{n}\n" for n in range(100_000)).encode()
