@@ -119,6 +119,8 @@ def ask(config: AskConfig, *, score: Scorer | None = None, policy: Policy | None
         print(json.dumps(trace.to_dict()), flush=True)
     if trace.ended == "unasked":
         raise PolicyError(_unasked(trace, "rusty ask"))
+    if "error" in trace.extra:
+        raise PolicyError(f"no answer: {one_line(trace.extra['error'], 1000)}")
     if trace.ended != "done":
         steps = counted(len(trace.steps), "step")
         raise PolicyError(
@@ -223,7 +225,9 @@ class Talk:
                 trace = rollout(heard, self.place, fresh, max_turns=self.config.max_turns)
         except (RustyError, KeyboardInterrupt, EOFError) as error:
             stopped = isinstance(error, (Stopped, KeyboardInterrupt, EOFError))
-            self.screen.error((str(error) or "stopped") + self._way_out(error))
+            if stopped or not isinstance(self.config, AskConfig):  # `ask` says it at its end
+                forget = ", or begin again: :reset" if isinstance(error, ContextFull) else ""
+                self.screen.error((str(error) or "stopped") + forget)
             why = {} if stopped else {"error": str(error)}
             trace = replace(
                 heard.trace,
@@ -232,11 +236,6 @@ class Talk:
             )
         self._end(trace, heard.replies)
         return trace
-
-    def _way_out(self, error: BaseException) -> str:
-        """What only a conversation has: it can be forgotten."""
-        full = isinstance(error, ContextFull) and not isinstance(self.config, AskConfig)
-        return ", or begin again: :reset" if full else ""
 
     def _end(self, trace: ExecutionTrace, replies: list[Reply]) -> None:
         if trace.ended == "done":
