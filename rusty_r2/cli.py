@@ -174,8 +174,8 @@ def _carry_out(name: str, options: list[str]) -> int:
         what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
         print(neutral(f"rusty {name}: {_with_next(what, name)}"), file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"\nrusty {name}: stopped", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"\nrusty {name}: stopped{f'; {error}' if str(error) else ''}", file=sys.stderr)
         return 130
     return 0
 

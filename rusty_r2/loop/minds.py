@@ -57,7 +57,23 @@ def mind_for(config: LoopConfig, registry: Registry) -> Mind:
     if current is not None and (current.kind == "rwkv") is not config.own:
         kind = "our own model" if current.kind == "rwkv" else "a GGUF file"
         raise ConfigError(f"{current.label} is {kind}, and --base {config.base} is not. Take another --name")
-    return Own(config, registry) if config.own else Borrowed(config, registry)
+    if config.own:
+        return Own(config, registry)
+    _check_base(config.base)
+    return Borrowed(config, registry)
+
+
+def _check_base(name: str) -> None:
+    """A slip is said before a round that was begun is changed for it."""
+    from rusty_r2.lm import smollm2
+    from rusty_r2.train.lora import find_base
+
+    if name == smollm2.NAME:  # its folder takes half a minute to make: training does
+        return
+    try:
+        find_base(name)
+    except (CheckpointError, ConfigError) as error:
+        raise type(error)(str(error).replace("--base-model", "--base")) from error
 
 
 class Borrowed:
@@ -259,7 +275,7 @@ def _trained(run: Path) -> Made:
     """A run that came to its end; one that was stopped goes on when the loop does."""
     if gate.run_facts(run).get("ended") != "done" or newest(run) is None:
         raise TrainingError(
-            f"training in {run} was stopped before its end, and saved. The same command goes on"
+            f"training in {run} was stopped before its end, and saved. To go on, type: the same command again"
         )
     return Made(_told(run), (run,))
 

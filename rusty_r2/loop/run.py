@@ -31,6 +31,7 @@ from rusty_r2.loop.minds import Mind, mind_for
 from rusty_r2.loop.report import write_report
 from rusty_r2.loop.stages import Done, Made, Stages, alone
 from rusty_r2.registry import Gate, Registry, RegistryError
+from rusty_r2.run import noted
 
 FINISHED = "finished.json"
 FEW_STEPS = 5
@@ -58,7 +59,10 @@ class Outcome:
 
 def loop(config: LoopConfig) -> str:
     """Go round once, or finish the round that was begun."""
-    done = go(config)
+    try:
+        done = go(config)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{config.folder} keeps what is done, the same command goes on") from None
     if done.promoted:
         said = f"{done.label} is better or as good, and in use"
         after = f"rusty chat --model {config.name}"
@@ -138,9 +142,11 @@ def _round(root: Path) -> Path:
 
 
 def _check_source(config: LoopConfig) -> None:
-    """Before anything is made; a round that was begun has its traces already."""
+    """Before anything is made or emptied; a round that was begun with this source has its traces already."""
     source = config.source
-    if source is None or str(source) in demo.WORDS or source.exists() or _round(config.folder).exists():
+    if source is None or str(source) in demo.WORDS or source.exists():
+        return
+    if noted(_round(config.folder) / "config.json").get("source") == str(source):
         return
     raise ConfigError(
         f"--source {source} does not exist: a folder or file of traces, or the word demo. "

@@ -49,6 +49,7 @@ from rusty_r2.train.lora import (
 )
 from rusty_r2.train.merge import merge_into, write_card
 from rusty_r2.train.playing import Outcomes, Stage, compared, outcomes
+from rusty_r2.train.progress import stopped
 from rusty_r2.train.session import choose_device
 from rusty_r2.train.tuning import check_options
 
@@ -149,7 +150,7 @@ class GroupRun:
             self.run.close("stopped")
         again = f"rusty train {self.method} --config {self.folder}/config.json"
         again += f" --output-dir {self.folder} --resume auto"
-        say(self.world, f"stopped at step {fitted.step:,}, saved. Go on: {again}")
+        say(self.world, stopped(f"at step {fitted.step:,}", again))
         return True
 
     def conclude(self, found: Comparison | None) -> Path:

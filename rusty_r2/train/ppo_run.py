@@ -41,7 +41,7 @@ from rusty_r2.train.loop import Stop
 from rusty_r2.train.optim import Descent, groups, keep_words, learning_rate, optimizer
 from rusty_r2.train.ppo import PPOConfig, to_come
 from rusty_r2.train.ppo_replay import Replay
-from rusty_r2.train.progress import Progress
+from rusty_r2.train.progress import Progress, stopped
 from rusty_r2.train.session import choose_device
 
 MAY_CHANGE = (
@@ -369,7 +369,7 @@ class Training:
         if self.done < self.config.updates:
             again = f"rusty train ppo --config {self.folder}/config.json"
             again += f" --checkpoints-dir {self.folder} --resume auto"
-            said.append(f"stopped after round {self.done}, saved. Go on: {again}")
+            said.append(stopped(f"after round {self.done}", again))
         else:
             said.append(f"next: rusty lm generate --checkpoint {self.folder / 'best'}")
         return "\n".join(said)

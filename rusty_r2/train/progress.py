@@ -39,6 +39,12 @@ def fitting(text: str) -> str:
     return "\n".join(line for line in lines if not (_a_stage.get() and line.startswith("next: ")))
 
 
+def stopped(done: str, again: str) -> str:
+    """A run that may go on; a stage goes on with the command it is a part of, which says so itself."""
+    said = f"stopped {done}, saved"
+    return said if _a_stage.get() else f"{said}. Go on: {again}"
+
+
 class Progress:
     """Tells a person, or a log, how training goes."""
 

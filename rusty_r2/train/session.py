@@ -28,7 +28,7 @@ from rusty_r2.train.batches import Source
 from rusty_r2.train.distributed import World
 from rusty_r2.train.loop import Stop, Trainer, mean_loss
 from rusty_r2.train.optim import Descent, groups, keep_words, learning_rate, optimizer
-from rusty_r2.train.progress import Progress
+from rusty_r2.train.progress import Progress, stopped
 from rusty_r2.train.sources import Ask, open_data
 from rusty_r2.train.supervised import MAY_CHANGE, SupervisedConfig, start_of, where
 
@@ -236,7 +236,7 @@ class Session:
             again = (
                 f"rusty train supervised --config {made}/config.json --checkpoints-dir {made} --resume auto"
             )
-            return f"stopped at step {step:,}, saved. Go on: {again}"
+            return stopped(f"at step {step:,}", again)
         return f"next: rusty lm generate --checkpoint {made / f'step_{step:06d}'}"
 
 

@@ -25,6 +25,7 @@ from rusty_r2.run import Run, metrics
 from rusty_r2.train import lora
 from rusty_r2.train.encoded import Row, Said, encode, heard, load_rows, order, split
 from rusty_r2.train.lora import Base, LoraOptions
+from rusty_r2.train.progress import stopped
 
 if TYPE_CHECKING:
     from rusty_r2.train.before_after import Comparison, Scores
@@ -324,7 +325,7 @@ class _Tuning:
         if done.stopped:
             again = f"rusty train {self.method.name} --config {folder}/config.json"
             again += f" --output-dir {folder} --resume auto"
-            return f"stopped at step {done.step:,}, saved. Go on: {again}"
+            return stopped(f"at step {done.step:,}", again)
         return f"next: rusty {'export gguf' if self.options.merge else 'train merge'} {folder}"
 
 

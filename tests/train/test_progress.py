@@ -3,7 +3,7 @@
 import io
 import time
 
-from rusty_r2.train.progress import Progress, spell
+from rusty_r2.train.progress import Progress, as_a_stage, spell, stopped
 
 
 class Terminal(io.StringIO):
@@ -62,3 +62,9 @@ def test_where_the_clock_ends_the_run_that_is_the_time_left():
 
 def test_time_is_spelled_for_people():
     assert [spell(s) for s in (0, 90, 600, 9000, 400_000)] == ["0 s", "90 s", "10 min", "2.5 h", "4.6 days"]
+
+
+def test_a_stage_leaves_it_to_its_command_to_say_how_to_go_on():
+    assert stopped("at step 2", "rusty train kto").endswith("saved. Go on: rusty train kto")
+    with as_a_stage():
+        assert stopped("at step 2", "rusty train kto") == "stopped at step 2, saved"
