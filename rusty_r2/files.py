@@ -32,9 +32,11 @@ def write(path: Path, content: str | bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # a full disk names no file, or the one beside
+            error.filename, error.filename2 = str(path), None
         raise
     sync(path.parent)
     return path

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -215,3 +216,17 @@ def test_only_what_was_written_whole_is_ever_replaced(tmp_path):
     (tmp_path / "empty").mkdir()
     assert not files.may_replace(ours) and not files.may_replace(tmp_path / "file")
     assert not files.may_replace(tmp_path) and files.may_replace(tmp_path / "empty")
+
+
+def test_what_finds_no_room_names_its_file_and_leaves_nothing(tmp_path):
+    room = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "rows.jsonl"
+    files.write(path, "before")
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, room[1]))
+        with pytest.raises(OSError) as caught:
+            files.write(path, "x" * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, room)
+    assert caught.value.filename == str(path)
+    assert [one.name for one in tmp_path.iterdir()] == ["rows.jsonl"] and path.read_text() == "before"
