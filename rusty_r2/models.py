@@ -73,7 +73,8 @@ def add(config: AddConfig) -> str:
     lineage = {"base": config.base, "added from": str(path)}
     made = registry.add(config.name, path, gate=gate, lineage=lineage, scores=scores)
     said = f"{made.label} ({_mb(made.size)})\n{registry.folder_of(made)}"
-    return f"{said}\nnext: rusty models promote {made.name}"
+    after = f"rusty models {made.name}" if _refused(made) else f"rusty models promote {made.name}"
+    return f"{said}\nnext: {after}"
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,8 @@ def gate_of(file: Path) -> Gate | None:
     try:
         said = json.loads(kept.read_text(encoding="utf-8"))
         failed = [one for one in said["findings"] if not one["passed"]]
-        reasons = tuple(f"{one['name']}: {one['said']}" for one in failed)
+        asked = [one for one in failed if not str(one["said"]).startswith("not asked")] or failed
+        reasons = tuple(f"{one['name']}: {one['said']}" for one in asked)
         worse = any(one["name"] in WORSE for one in failed)
         return Gate(bool(said["passed"]), str(said["sha256"]), worse, reasons)
     except FileNotFoundError:
@@ -257,8 +259,12 @@ def _after(registry: Registry, name: str) -> str:
     current, earlier = registry.pointer(name)
     if current is not None:
         return f"rusty models rollback {name}" if earlier else f"rusty chat --model {name}"
-    refused = _gate(registry.version(name)) in ("worse", "failed")
-    return f"rusty loop --name {name}" if refused else f"rusty models promote {name}"
+    return f"rusty loop --name {name}" if _refused(registry.version(name)) else f"rusty models promote {name}"
+
+
+def _refused(version: Version) -> bool:
+    """Whether a promotion would be in vain."""
+    return _gate(version) in ("worse", "failed")
 
 
 def _gate(version: Version) -> str:

@@ -67,6 +67,17 @@ def test_the_command_refuses_without_a_green_check(tmp_path, capsys, said, why):
     assert why in told and told.count("\n") == 1
 
 
+def test_a_file_that_failed_its_check_is_not_offered_for_promotion(tmp_path, capsys):
+    failed = [("file", "it is cut short"), *((name, "not asked: …") for name in ("words", "types"))]
+    findings = [{"name": name, "passed": False, "said": said} for name, said in failed]
+    path = checked(tiny_gguf(tmp_path / "m.gguf"), passed=False, findings=findings)
+    assert rusty("models", "add", str(path), "--name", "agent") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "next: rusty models agent"
+    assert rusty("models", "promote", "agent") == 1
+    told = capsys.readouterr().err
+    assert "file: it is cut short" in told and "not asked" not in told
+
+
 def test_a_check_that_is_no_check_is_one_line(tmp_path, capsys):
     path = tiny_gguf(tmp_path / "m.gguf")
     path.with_suffix(".check.json").write_text("{}")

@@ -140,7 +140,7 @@ def judge(traces: Iterable[ExecutionTrace], engine: RewardEngine, *, show: bool 
 @contextmanager
 def progress_bar(total: int, what: str, *, show: bool) -> Iterator[Any]:
     """Yields a function to call once per thing done; a bar with rate and time left where a person watches."""
-    if not show:
+    if not (show and sys.stderr.isatty()):  # in a log there would be an empty line
         yield lambda: None
         return
     from rich.console import Console

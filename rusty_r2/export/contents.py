@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rusty_r2.agent.telling import counted
 from rusty_r2.errors import CheckpointError, need
 from rusty_r2.export import vocabulary
 from rusty_r2.export.gguf import FILE_TYPES, describe, plan, speak
@@ -145,7 +146,9 @@ def weights(contents: Contents, source: Source) -> Finding:
         wrong += not share <= 1
         if not share <= worst:
             worst, where = share, f"{p.entry.name} ({p.type}), worst row off by {error:.1%}"
-    said = (where or "every row to the bit") if not wrong else f"{wrong} tensors are not the model's: {where}"
+    said = where or "every row to the bit"
+    if wrong:
+        said = f"{counted(wrong, 'tensor')} other than the model's: {where}"
     return Finding("weights", not wrong, said, {"worst_share_of_bound": worst, "wrong": wrong})
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from rusty_r2.data.judged import progress_bar
 from rusty_r2.data.kto import KTODatasetBuilder, KTOExample, KTORowsConfig, build
 from rusty_r2.errors import DataError
 from rusty_r2.rewards.base import BaseReward, RewardResult
@@ -240,3 +241,9 @@ def test_the_command_writes_both_splits(tmp_path):
 
 def test_an_example_can_be_made_by_hand():
     assert KTOExample("User: a", "b", True).to_dict()["label"] is True
+
+
+def test_judging_says_nothing_into_a_log(capsys):
+    with progress_bar(2, "judging", show=True) as advance:
+        advance()
+    assert capsys.readouterr() == ("", "")
