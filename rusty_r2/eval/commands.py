@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,13 +93,15 @@ def _measure(job: Job, name: str, wanted: Sequence[Pair]) -> list[Figure]:
         rows = [kept.rows[_key(pair)] for pair in wanted]
     ran = [row for row in rows if row["executed"] is not None]
     runs = "where gold can be run" if ran else "no gold command of these items can be run here"
-    exact = sum(row["exact"] for row in rows)
-    return [
-        share(f"{name} exact", exact, len(rows), note=job.how, caveat=instead(job.config, name)),
+    exact, programs = sum(row["exact"] for row in rows), sum(row["program"] for row in rows)
+    are_commands = sum(bool(row["command"]) for row in rows)
+    figures = (
+        share(f"{name} exact", exact, len(rows), note=job.how),
         share(f"{name} executed", sum(row["executed"] for row in ran), len(ran), note=runs),
-        share(f"{name} is a command", sum(bool(row["command"]) for row in rows), len(rows), detail=True),
-        share(f"{name} right program", sum(row["program"] for row in rows), len(rows), detail=True),
-    ]
+        share(f"{name} is a command", are_commands, len(rows), detail=True),
+        share(f"{name} right program", programs, len(rows), detail=True),
+    )
+    return [replace(figure, caveat=instead(job.config, name)) for figure in figures]
 
 
 def _ask(job: Job, kept: Kept, name: str, wanted: Sequence[Pair], given: tuple[Shot, ...]) -> None:

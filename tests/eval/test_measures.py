@@ -197,6 +197,8 @@ def test_rows_that_were_not_asked_for_are_never_measured_silently(tmp_path, know
     said = "nl2bash exact: nl2bash.jsonl has no test rows: measured on its dev rows"
     assert said in table.plain({"rusty": list(figures.values())}).splitlines()
     assert said in table.markdown({"rusty": list(figures.values())}).splitlines()
+    alike = {figure.caveat for name, figure in figures.items() if name.startswith("nl2bash")}
+    assert alike == {"nl2bash.jsonl has no test rows: measured on its dev rows"}, "read one by one, too"
     mbpp = by_name(code.measure(Job(says_ls, end)))["mbpp pass@1"]
     assert not mbpp.measured and mbpp.note == "mbpp.jsonl has no test rows"
     (end.bench / "tldr.jsonl").write_text('{"description": "a", "command": "b", "split": "train"}\n')
