@@ -145,12 +145,12 @@ _PLACEHOLDER = re.compile(
 _ORDINARY = re.compile(
     r"(?:str|string|bytes|bytearray|text|char|varchar|int|integer|number|bool|boolean|any|object|optional|required"
     r"|missing|empty|unset|hidden|invalid|wrong|incorrect|expired|needed|options?|flags?|arguments?|parameters?"
-    r"|and|the|from|with|instead|when|will|must|should|authentication|authorization|auth|protected|prompt)\b.*"
+    r"|and|the|from|with|instead|when|will|must|should|authentication|authorization|auth|protected|prompt|files|compat)\b.*"
     rf"|[A-Z][\w']*\s.*|.*\s(?:is|the|your|must|for|not|to|of|{_STRONG})\b.*",
     re.S,
 )
 """types, and words that speak of a password, where the password itself would stand"""
-_CALL = re.compile(r"[\w.]+[(\[]")
+_CALL = re.compile(r"[\w.]+[(\[{]")
 _NAME = re.compile(rf"(?=\w*\.|\w*{_TELLING})[A-Za-z_]+(?:\.[A-Za-z_]+)*", re.I)
 _LINE = re.compile(r"""(?:.*\n|.*\\n|.*["'])?(?P<indent>\s*)(?:export |- )?[\w.-]*""", re.S)
 _CHAIN = re.compile(r"""(?:.*[^\s,(]\s|.*[;&?"'])[\w.]*""", re.S)
@@ -207,8 +207,8 @@ def _named(match: re.Match[str]) -> bool:
     name, value = _VARIABLE.fullmatch(match["before"]), match["secret"]
     if name and "." not in value and value.upper() != name["name"]:
         return not _stands_in(value)
-    if not match["quote"] and _NAME.fullmatch(value):  # self.token = access.token
-        return False
+    if (not match["quote"] and _NAME.fullmatch(value)) or match["before"].endswith(":`"):
+        return False  # self.token = access.token, or :token:`name` of a document
     strong, spoken = re.match(_STRONG, match["name"], re.I), "is" in match["sign"]
     if strong and (match["quote"] or (not spoken and _is_value(match))) and _is_password(value):
         return True

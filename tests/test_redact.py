@@ -162,6 +162,8 @@ TOKEN_URL=https://host/oauth
 secretName: shop-tls
 <input type="password" name="password">
 passwords = load(path)
+passwd:         files
+the :token:`value_name` of the grammar
 cookie = request.cookies.get("sid")
 cookie: str = ""
 Cookie: $COOKIE
