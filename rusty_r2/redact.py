@@ -79,7 +79,8 @@ _TELLING = (
     r"|(?-i:_PASS\b|_PWD\b|(?:PRIVATE|ENCRYPTION|SIGNING|MASTER)_KEY\b))"
 )
 _ABOUT = (
-    r"[\w-]{0,30}(?:type|hint|ur[il]|endpoint|name|field|file|path|placement|length|level|policy|prompt)\b"
+    r"[\w-]{0,30}(?:type|hint|ur[il]|endpoint|name|field|file|path|dir|header|placement|prompt|policy"
+    r"|length|level|count|limit|size|timeout|ttl)\b"
 )
 """token_type and password_file are no token and no password"""
 _NAMED = re.compile(
@@ -139,7 +140,7 @@ _GLUED_ARGUMENT = re.compile(rf"(?P<before>{_GLUED})(?P<secret>.+)", re.S)
 _STAND_IN = re.compile(r"[A-Z_]+\d?|[\d.]*:?\d+:\d+(?:/\w+)?")  # PASSWORD, or a container's port 3306:3306
 _PLACEHOLDER = re.compile(
     r"^[\[<{$(%]|[$#]\{|\$\(|\.\.\.|\.\*|x{3,}|\*{3}|your|example|changeme"
-    r"|^(?:none|null|true|false|os\.|self\.|get)|^(?:password|passwd|token|secret)$",
+    r"|^/(?:etc|home|mnt|opt|root|run|srv|tmp|usr|var)/|^(?:none|null|true|false|os\.|self\.|get)|^(?:password|passwd|token|secret)$",
     re.I,
 )
 _ORDINARY = re.compile(

@@ -158,7 +158,8 @@ use the --password option, or --password-file FILE
 password_field = 'pw'
 password_file: /run/secrets/db
 token_type = 'encoded-word'
-TOKEN_URL=https://host/oauth
+TOKEN_URL=https://host/oauth TOKEN_LIMIT=4096 SECRETS_DIR=/run/secrets API_KEY_HEADER=X-Api-Key
+GOOGLE_APPLICATION_CREDENTIALS=/home/bob/key-1.json
 secretName: shop-tls
 <input type="password" name="password">
 passwords = load(path)
