@@ -28,7 +28,7 @@ from typing import Any
 from rusty_r2 import files
 from rusty_r2.agent.address import MindOptions, open_policy
 from rusty_r2.agent.approval import Approval
-from rusty_r2.agent.policy import Policy, Shown
+from rusty_r2.agent.policy import Policy, Shown, remembered
 from rusty_r2.agent.prompt import SYSTEM, conversation
 from rusty_r2.agent.rollout import Place, begin, rollout
 from rusty_r2.agent.workspace import Workspace
@@ -166,7 +166,8 @@ class RustyAgent(Closing):
             session.over = over
             _SESSION.set(session.session_id)
             place = _Called(self, session, loop, go_on)
-            said = [{"role": turn["role"], "content": turn["content"]} for turn in session.history]
+            whole = [{"role": turn["role"], "content": turn["content"]} for turn in session.history]
+            said = remembered(self.policy, whole)
             fresh = begin(self.policy, place, query=query)
             fresh = replace(fresh, session_id=session.session_id, agent_name=self.amd.name, history=said)
             shown = Shown(self.policy, fresh)

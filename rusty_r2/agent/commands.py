@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from rusty_r2.agent.address import open_policy
 from rusty_r2.agent.approval import Allow, Ask
+from rusty_r2.agent.policy import remembered
 from rusty_r2.agent.telling import counted
 from rusty_r2.closing import shut
 from rusty_r2.errors import ConfigError, RustyError
@@ -52,7 +53,16 @@ def greeting(talk: Talk) -> str:
         f"Rusty-R2, fresh off the Scrapyard. Mind: {talk.policy.name}. Folder: {place.folder}\n"
         f"allow {place.allow}, ask {place.approval.ask}{', dry run' if place.dry else ''}"
         f"{'' if talk.store else ', nothing is stored'}. :help if you must, :q to leave."
+        f"{_forgetful(talk)}"
     )
+
+
+def _forgetful(talk: Talk) -> str:
+    """A person who says "now rename it" should know that nobody remembers what."""
+    anything = [{"role": "user", "content": ""}]
+    if remembered(talk.policy, anything, talk.config.remember):
+        return ""
+    return "\nEach request is read alone, so name the file every time."
 
 
 def _help(talk: Talk, rest: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from rusty_r2.agent.prompt import conversation
 from rusty_r2.errors import PolicyError
@@ -18,6 +18,8 @@ from rusty_r2.trace import ExecutionTrace
 
 Listener = Callable[[str], None]
 """is told each piece of text as it is written"""
+Said = list[dict[str, Any]]
+"""{role, content} of the turns of a conversation"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,17 @@ class Policy(Protocol):
 
     def sampling(self) -> dict[str, object]:
         """How replies are drawn, for the trace."""
+
+
+def remembered(policy: Policy, said: Said, requests: int | None = None) -> Said:
+    """What of a conversation a mind reads again with its next request: its last few requests, or all.
+
+    Not told how many, a mind's own `remembers` counts; most have none, and read all."""
+    most = getattr(policy, "remembers", None) if requests is None else requests
+    starts = [at for at, turn in enumerate(said) if turn["role"] == "user"]
+    if most is None or most >= len(starts):
+        return said
+    return said[starts[-most] :] if most else []
 
 
 class Shown:

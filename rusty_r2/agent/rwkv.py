@@ -48,6 +48,9 @@ class _Memory:
 
 
 class RwkvPolicy:
+    remembers = 0
+    """requests before this one that it reads again: models of this size do worse with any (docs/chat.md)"""
+
     def __init__(
         self,
         engine: Engine,

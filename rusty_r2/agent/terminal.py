@@ -26,7 +26,7 @@ import tyro
 
 from rusty_r2.agent.address import MindOptions, open_policy
 from rusty_r2.agent.approval import Allow, Approval, Ask
-from rusty_r2.agent.policy import Listener, Policy, Reply
+from rusty_r2.agent.policy import Listener, Policy, Reply, remembered
 from rusty_r2.agent.prompt import conversation
 from rusty_r2.agent.rollout import begin, rollout
 from rusty_r2.agent.telling import counted
@@ -67,6 +67,8 @@ class ChatConfig(MindOptions):
     """another trace store: a file, or postgresql://…"""
     max_turns: int = 8
     """steps on one request"""
+    remember: int | None = None
+    """earlier requests that the mind reads again with each new one; by itself ours reads none, others all"""
     timeout: float = 60.0
     """seconds a command may take"""
     level: str = "auto"
@@ -139,6 +141,8 @@ def opened(config: ChatConfig, screen: Screen, score: Scorer | None, policy: Pol
 
     if min(config.max_turns, config.max_new_tokens, config.timeout) <= 0:
         raise ConfigError("--max-turns, --max-new-tokens and --timeout must be more than 0")
+    if (config.remember or 0) < 0:
+        raise ConfigError("--remember must be 0 or more")
     limits = replace(LIMITS, wall_s=config.timeout, cpu_s=max(1, round(config.timeout)))
     with Workspace(
         config.workspace, allow=config.allow, approval=Approval(config.ask), watcher=screen,
@@ -217,7 +221,8 @@ class Talk:
         heard = Heard(self.policy, self.screen, self.place.cancel)
         fresh = replace(
             begin(heard, self.place, query=query),
-            session_id=self.session, agent_name="rusty", history=self.history,
+            session_id=self.session, agent_name="rusty",
+            history=remembered(self.policy, self.history, self.config.remember),
         )  # fmt: skip
         heard.trace = fresh
         try:
@@ -247,7 +252,8 @@ class Talk:
         if not self.place.dry:
             self.place.close()
         self.last = trace
-        self.history = _shortened([turn._asdict() for turn in conversation(trace)[1:]])
+        whole = replace(trace, history=self.history)  # another mind may read more of it
+        self.history = _shortened([turn._asdict() for turn in conversation(whole)[1:]])
         if self.store is not None:
             try:
                 self.store.append(trace)
