@@ -213,7 +213,8 @@ def _calls(answer: Sequence[Turn]) -> list[ToolCallTrace]:
 
 
 def _between(request: Turn, answer: Sequence[Turn]) -> float:
-    times = [turn.timestamp for turn in (request, *answer) if turn.timestamp]
+    """From the request to the last thing done for it; what a log notes later is no work."""
+    times = [turn.timestamp for turn in (request, *answer) if turn.timestamp and turn.role != "aside"]
     if len(times) < 2:
         return 0.0
     return max(

@@ -24,6 +24,13 @@ def test_claude_code_sessions(tmp_path):
     assert (side.agent_name, side.user_query) == ("claude-code/ab", "do it quickly")
 
 
+def test_what_claude_code_notes_after_an_answer_is_no_work(tmp_path):
+    later = {"type": "system", "subtype": "local_command", "timestamp": "2026-03-01T23:00:00.000Z"}
+    cut = next(at for at, one in enumerate(CLAUDE) if "Thanks" in json.dumps(one))
+    first = kinds.read(keep(tmp_path / "s1.jsonl", [*CLAUDE[:cut], later])).traces[0]
+    assert first.user_query == "Fix the test" and first.execution_duration_ms == 8000
+
+
 def test_versions_are_checked(tmp_path):
     future = {**line("user", "1", "hello"), "version": "9.0.0"}
     reading = kinds.read(keep(tmp_path / "s.jsonl", [*CLAUDE, future, [1]]))
