@@ -57,7 +57,7 @@ class TraceStore(Closing):
             sa.event.listen(self.engine, "begin", _begin_sqlite)
         self._writer = self.engine.execution_options(writes=True)
         try:
-            with self._guard("open"):
+            with self._guard("open the traces"):
                 self._open()
         except StoreError:
             self.engine.dispose()

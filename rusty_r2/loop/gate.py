@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rusty_r2.agent.telling import counted
 from rusty_r2.config import read
 from rusty_r2.errors import ConfigError
 from rusty_r2.eval.rates import Paired, Rate, paired
@@ -80,7 +81,7 @@ def probe(files: dict[str, str], asked: Sequence[dict[str, Any]], threads: int =
                 model.chat([{"role": "user", "content": one["ask"]}], max_new_tokens=ANSWER).text
                 for one in asked
             ]
-            _say(f"   {len(asked)} questions asked of {Path(files[who]).name}")
+            _say(f"   {counted(len(asked), 'question')} asked of the {who} one")
     right = {
         who: [is_right(text, one["any"]) for text, one in zip(said, asked, strict=True)]
         for who, said in answers.items()
@@ -124,7 +125,7 @@ def play(old: str, new: str, count: int) -> list[Measured]:
         played = gym.counted(address, count, shown=2, longest=128, turns=3)
         passed[who] = {one.task.name: one.passed for one in played}
         samples.append({one.task.name: (one.replies or ("",))[0] for one in played[:4]})
-        _say(f"   {count} tasks played by {address}")
+        _say(f"   {counted(count, 'task')} played by the {who} one")
     told = [
         {"asked": name, "old": said, "new": samples[1].get(name, "")}
         for name, said in list(samples[0].items())[:4]
