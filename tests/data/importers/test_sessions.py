@@ -31,6 +31,13 @@ def test_what_claude_code_notes_after_an_answer_is_no_work(tmp_path):
     assert first.user_query == "Fix the test" and first.execution_duration_ms == 8000
 
 
+def test_a_line_of_the_user_that_asks_nothing_is_no_request(tmp_path):
+    noted = ("[Request interrupted by user]", "<bash-input>ls</bash-input>", "<bash-stdout>a</bash-stdout>")
+    more = [line("user", f"n{at}", said) for at, said in enumerate(noted)]
+    reading = kinds.read(keep(tmp_path / "s1.jsonl", [*CLAUDE, *more]))
+    assert len(reading.traces) == 3 and not any("interrupted" in one.user_query for one in reading.traces)
+
+
 def test_versions_are_checked(tmp_path):
     future = {**line("user", "1", "hello"), "version": "9.0.0"}
     reading = kinds.read(keep(tmp_path / "s.jsonl", [*CLAUDE, future, [1]]))
