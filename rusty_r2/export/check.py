@@ -127,7 +127,7 @@ def check(
     start, path = time.monotonic(), Path(file)
     if not path.is_file():
         raise ConfigError(f"{path} is not a file. Make one: rusty export gguf {against}")
-    report_path(path).unlink(missing_ok=True)
+    files.write(report_path(path), "{}\n").unlink()  # where it cannot be kept, that is said before the work
     source = Source.open(against)
     findings, found = _alone(path, source)
     findings += _learned(source)

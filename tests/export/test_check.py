@@ -1,6 +1,7 @@
 """The gate: a sound file passes, and every way of spoiling one is caught by the question made for it."""
 
 import json
+import resource
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -34,6 +35,22 @@ def findings(report):
 
 def field(file, name):
     return gguf.GGUFReader(file).get_field(name).contents()
+
+
+def test_where_the_answer_finds_no_room_nothing_is_asked(tmp_path):
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    room = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, room[1]))
+        with pytest.raises(OSError) as caught:  # and not that there is no such model
+            check(file, tmp_path / "nosuch")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, room)
+    assert caught.value.filename == str(report_path(file))
+    with pytest.raises(ConfigError, match="nosuch"):
+        check(file, tmp_path / "nosuch")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
 
 
 def test_a_sound_file_passes_and_the_answer_is_kept_beside_it(trained, healthy):
