@@ -106,7 +106,8 @@ class Screen:
     def result(self, result: Result) -> None:
         raw = result.stdout + result.stderr
         if no_text(raw):
-            self._line("┊ ", f"{one_line(raw[:200], 80)} … {len(raw):,} bytes that are no text", "dim")
+            size = f"{'more than ' * result.truncated}{len(raw):,} bytes"
+            self._line("┊ ", f"{one_line(raw[:16])} … {size} that are no text", "dim")
         else:
             self._block("┊ ", result.output, "dim", limit=OUTPUT_LINES)
         if not result.ok:
