@@ -32,8 +32,8 @@ rusty train kto --data kto.jsonl --base-model "$BASE" --max-steps "$STEPS" --eva
     --resume auto
 
 step "base and adapter as one model, as one file, and proof that the file is the model"
-[ -d trained/merged ] || rusty train merge trained
-[ -f agent.gguf ] || rusty export gguf trained/merged --quantization "$TYPE" --output agent.gguf
+rusty train merge trained
+rusty export gguf trained/merged --quantization "$TYPE" --output agent.gguf
 rusty export check agent.gguf --against trained/merged --positions "${POSITIONS:-128}"
 
 step "and asked, in plain words as in the traces"
