@@ -77,6 +77,8 @@ class ChatConfig(MindOptions):
 
 @dataclass(frozen=True)
 class AskConfig(ChatConfig):
+    remember: Annotated[int | None, tyro.conf.Suppress] = 0
+    """there is nothing before the one request"""
     query: Annotated[tuple[str, ...], tyro.conf.Positional, SPEECH] = ()
     """what is wanted, in quotes or word by word; nothing, or -, reads it from standard input"""
     json: bool = False
