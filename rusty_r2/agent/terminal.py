@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,7 +77,7 @@ class ChatConfig(MindOptions):
 
 @dataclass(frozen=True)
 class AskConfig(ChatConfig):
-    remember: Annotated[int | None, tyro.conf.Suppress] = 0
+    remember: int | None = field(default=0, init=False)
     """there is nothing before the one request"""
     query: Annotated[tuple[str, ...], tyro.conf.Positional, SPEECH] = ()
     """what is wanted, in quotes or word by word; nothing, or -, reads it from standard input"""
