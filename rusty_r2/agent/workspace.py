@@ -16,9 +16,8 @@ secrets are empty. Who is asked and when is in approval.py, what a person sees i
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,29 +25,21 @@ from rusty_r2.agent.approval import YES, Allow, Answer, Approval
 from rusty_r2.agent.carry import carry_over, compared, failed
 from rusty_r2.agent.diff import diff
 from rusty_r2.agent.journal import Journal, Undone
-from rusty_r2.agent.protected import PROTECTED, is_protected, matters, may_show, on_disk, secrets
+from rusty_r2.agent.named import named
+from rusty_r2.agent.protected import PROTECTED, is_protected, matters, on_disk, secrets
 from rusty_r2.agent.telling import some
 from rusty_r2.closing import Closing
 from rusty_r2.errors import ConfigError, ProtocolError, RustyError, SandboxError, TaskError
-from rusty_r2.gym.env import clip, listed, shown
+from rusty_r2.gym.env import clip, shown
 from rusty_r2.gym.sandbox import Change, Limits, Mode, Result, Sandbox, open_sandbox
 from rusty_r2.protocol import Cmd, Edit, Msg, parse
 from rusty_r2.task import clean_path
 
-MOST_SHOWN = 3
-"""files named in a request that are shown with it"""
 LIMITS = Limits(
     wall_s=60, cpu_s=60, mem_process=64 << 30, mem_tree=4 << 30, nproc=256, nofile=1024,
     fsize=512 << 20, disk=512 << 20, inodes=100_000,
 )  # fmt: skip
 """a person's projects need more room than the gym's tasks"""
-_WORD = re.compile(r"[\w./-]+")
-
-
-def _looks_named(word: str, there: Mapping[str, Path]) -> bool:
-    """Whether a word of a request means something that is there, and is not just a word."""
-    path = there.get(word.partition("/")[0])
-    return path is not None and ("." in word or "/" in word or path.is_dir())
 
 
 class Watcher(Protocol):
@@ -145,23 +136,10 @@ class Workspace(Closing):
         self._malformed, self._failed, self._no, self._used, self.left = 0, None, None, "", []
         self.cancel.clear()
         self.journal.begin(query)
-        return query + self._named_files(query), {}
-
-    def _named_files(self, query: str) -> str:
-        """What the gym would show with such a request: the code it names, or the names of what is there."""
-        names = list(dict.fromkeys(word.strip(".,:;?!") for word in _WORD.findall(query)))
-        code = [name for name in names if name.endswith(".py") and may_show(self.folder, name)][:MOST_SHOWN]
-        told, room = "", self.max_output
-        for name in code:
-            body = (self.folder / name).read_text(encoding="utf-8", errors="replace").rstrip()
-            told += f"\n\nCURRENT_FILE: {name}\n{clip(body, room)}"
-            room = max(room - len(body), 80)
+        told, code = named(self.folder, query, self.max_output)
         if code:
             self.watcher.notice(f"shown with the request: {', '.join(code)}")
-            return told
-        there = {path.name: path for path in self.folder.glob("[!.]*")}
-        named = any(_looks_named(name, there) for name in names)
-        return listed(name + "/" * path.is_dir() for name, path in there.items()) if named else ""
+        return query + told, {}
 
     def step(self, reply: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Carry out one reply; whatever it says, what comes back is an observation."""
