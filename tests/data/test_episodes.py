@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from rusty_r2.errors import DataError, ProtocolError, SandboxError
 from rusty_r2.gym import catalog, farm
 from rusty_r2.gym.env import CodingEnv, EnvConfig, asks, opening, waits
 from rusty_r2.gym.families import FAMILIES
-from rusty_r2.gym.farm import open_envs
+from rusty_r2.gym.farm import Farm, open_envs
 from rusty_r2.gym.shown import Shown
 from rusty_r2.lm.documents import Document
 from rusty_r2.protocol import Cmd, Edit, Msg, parse, render
@@ -132,25 +133,36 @@ def test_processes_play_what_threads_play_even_where_one_dies(
 ) -> None:
     tasks = list(catalog.tasks("train", seed=5, count=12))
     expected = list(play(tasks, seed=0, source="gym"))
-    opened = []
-    monkeypatch.setattr(played, "open_envs", lambda *a, **k: opened.append(open_envs(*a, **k)) or opened[0])
+
+    def die(count: int) -> None:
+        """So many of the processes are killed when the first reply has been sent."""
+
+        def opened(*given: Any, **named: Any) -> Farm:
+            envs = open_envs(*given, **named)
+            submit = envs.submit
+
+            def first(slot: int, reply: str) -> None:
+                submit(slot, reply)
+                envs.submit = submit
+                for hand in envs.hands[:count]:
+                    hand.process.kill()
+                    hand.process.wait()
+
+            envs.submit = first
+            return envs
+
+        monkeypatch.setattr(played, "open_envs", opened)
+
     monkeypatch.setattr(farm, "cores", lambda: 16)
     monkeypatch.setattr(farm, "WORTH", 1)
     monkeypatch.setattr(played, "WORTH", 4)
-    made = play(tasks, seed=0, source="gym", workers=2)
-    first = next(made)
-    opened[0].hands[0].process.kill()
-    assert [first, *made] == expected
+    die(1)
+    assert list(play(tasks, seed=0, source="gym", workers=2)) == expected
     assert capfd.readouterr().err == "a process of the gym died (exit status -9); another takes its place\n"
     monkeypatch.setattr(farm, "DEATHS", 0)
-    opened.clear()
-    made = play(tasks, seed=0, source="gym", workers=2)
-    next(made)
-    for hand in opened[0].hands:
-        hand.process.kill()
-        hand.process.wait()
+    die(2)
     with pytest.raises(SandboxError, match="have died"):
-        list(made)
+        list(play(tasks, seed=0, source="gym", workers=2))
 
 
 @pytest.mark.parametrize("chance", ["malformed", "early", "wrong"])
