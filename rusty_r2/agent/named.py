@@ -21,7 +21,9 @@ MOST_SHOWN = 3
 _WORD = re.compile(r"[\w./-]+")
 _INSIDE = re.compile(
     r"\b(?:fix\w*|bugs?|buggy|debug\w*|repair\w*|correct|incorrect|broken|wrong|faulty|mistakes?|fails?|crash\w*"
-    r"|doesn'?t work|implement\w*|refactor\w*|functions?|method|class|docstrings?|type hints?)\b",
+    r"|missing|doesn'?t work|not quite right|needs work|code review|implement\w*|refactor\w*|edit|modify"
+    r"|rewrite|must|should|shall|ought|returns?|returning|raises?|catch|functions?|method|class|parameters?|values?"
+    r"|variable|dict|dictionary|loop|comments?|docstrings?|shebang|f-string|statement|logging|type hints?)\b",
     re.I,
 )
 """words that speak of what is in a file of code"""
