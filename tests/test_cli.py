@@ -174,6 +174,14 @@ def nameless(config: Nameless) -> str:
     return json.dumps([config.who, config.limit, config.loud, config.tags])
 
 
+def done(words, options, folder, capsys):
+    """What the toy prints when it is called with these words; FILE stands for one with these options."""
+    path = folder / "o.json"
+    path.write_text(options)
+    assert cli.main(["toy", *words.replace("FILE", str(path)).split()]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -187,10 +195,8 @@ def nameless(config: Nameless) -> str:
 )
 def test_a_file_also_gives_what_has_no_name(toy_command, capsys, tmp_path, monkeypatch, words, told):
     monkeypatch.setitem(cli.COMMANDS, "toy", (f"{__name__}:nameless", "a toy"))
-    path = tmp_path / "o.json"
-    path.write_text('{"who": ["a", "b"], "limit": 2, "loud": true, "tags": ["x"]}')
-    assert cli.main(["toy", *words.replace("FILE", str(path)).split()]) == 0
-    assert json.loads(capsys.readouterr().out) == told
+    file = '{"who": ["a", "b"], "limit": 2, "loud": true, "tags": ["x"]}'
+    assert done(words, file, tmp_path, capsys) == told
 
 
 @dataclass(frozen=True)
@@ -214,10 +220,7 @@ def spoken(config: Spoken) -> str:
 )
 def test_what_is_said_may_have_dashes_of_its_own(toy_command, capsys, tmp_path, monkeypatch, words, told):
     monkeypatch.setitem(cli.COMMANDS, "toy", (f"{__name__}:spoken", "a toy"))
-    path = tmp_path / "o.json"
-    path.write_text('{"limit": 7}')
-    assert cli.main(["toy", *words.replace("FILE", str(path)).split()]) == 0
-    assert json.loads(capsys.readouterr().out) == told
+    assert done(words, '{"limit": 7}', tmp_path, capsys) == told
 
 
 @pytest.mark.parametrize(
